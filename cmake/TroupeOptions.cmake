@@ -1,0 +1,23 @@
+# Compile options shared by every room. Linked privately by each target through troupe_room().
+
+add_library(troupe_options INTERFACE)
+target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+endif()
+if(TROUPE_SANITIZE)
+  target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer -g1)
+  target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
+endif()
+find_program(TROUPE_CCACHE ccache)
+if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TROUPE_CCACHE})
+endif()
+
+# troupe_room(NAME SOURCES a.cpp ... LIBS lib ...): one static library with the house's options.
+function(troupe_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} STATIC ${ROOM_SOURCES})
+  target_link_libraries(${name} PUBLIC troupe_options ${ROOM_LIBS})
+endfunction()

@@ -1,0 +1,186 @@
+// The engine behind a rank: it runs step plans and reports step results. One interface for the CPU engine, the GPU
+// engine and the cost model of the simulator.
+//
+// The engine is a standing participant of its expert-parallel group: it has a thread of its own, runs the plans that are
+// submitted in order, and when it has no plan it keeps joining the group's steps with zero rows (or parks with it). A plan
+// names sequences by slot, not by token: the engine holds the last sampled token of each slot, so plan N+1 is made while
+// plan N runs. Steps are transactional: a slot's committed length moves only at the end of a step, and an abandoned step
+// is simply run again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ep/ep.hpp"
+#include "runtime/base/ids.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe::kernels {
+
+using token_id = int32_t;
+/// A place for one running sequence in the engine: 0 .. engine_limits::slots - 1. Reused after `close`.
+using slot_id = strong_id<struct slot_id_tag, uint32_t>;
+/// A page of `window` tokens in the engine's pool.
+using page_id = strong_id<struct page_id_tag, uint32_t>;
+
+/// How the next token is drawn. Gumbel-max with noise keyed (seed, position of the sampled token, token id), after
+/// temperature, top_k and top_p; ties go to the lowest id. temperature 0 = argmax.
+struct sampling_params {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  uint32_t top_k = 0;  // 0 = no limit
+  uint64_t seed = 0;
+  int32_t logprobs = -1;  // -1 none, 0 the sampled token's own, n that many alternatives too (at most 20)
+  bool operator==(const sampling_params&) const = default;
+};
+
+/// When a sequence ends. Counts are of tokens after the original prompt.
+struct stop_params {
+  uint32_t max_tokens = 16;
+  uint32_t min_tokens = 0;  // end-of-sequence and stop ids cannot be sampled before
+  bool ignore_eos = false;
+  std::vector<token_id> stop_ids;
+  bool operator==(const stop_params&) const = default;
+};
+
+/// The lasting facts of a sequence, given once when its slot is opened.
+struct sequence_open {
+  slot_id slot;
+  std::vector<token_id> tokens;  // every token known now: the prompt, on a resume also what was already emitted
+  uint32_t prompt_length = 0;    // original prompt length L0 <= tokens.size()
+  sampling_params sampling;
+  stop_params stop;
+  bool speculate = true;
+  bool operator==(const sequence_open&) const = default;
+};
+
+/// What one sequence does in each step of a plan (docs/decisions.md names the source: decided detail 8). Rows run are
+/// [position, position + rows) of the slot's known tokens when rows > 0 (a prompt chunk; position must equal the slot's
+/// committed length, or lie below it when window rows are replayed), or the last sampled token and the drafts that
+/// the engine grants from `verify_budget` when rows == 0 (decode).
+struct sequence_step {
+  slot_id slot;
+  uint32_t position = 0;           // first row of a chunk; ignored for decode
+  uint32_t rows = 0;               // rows of the chunk; 0 = decode
+  uint32_t window_floor = 0;       // no query sees a window row before this position
+  uint32_t write_global_from = 0;  // rows before it are replayed: their stored global KV is read, never overwritten
+  uint32_t decoder_from = 0;       // d: first position that decoder layers after the first run on
+  uint32_t decoder_floor = 0;      // window floor of those decoder layers
+  bool draft_context = true;       // write the drafter's context rows for rows that pass the last layers
+  bool sample = false;             // sample after the last row (always done by decode)
+  std::vector<page_id> pages;      // newly reserved pages, appended to the slot's page table before the step
+  bool operator==(const sequence_step&) const = default;
+};
+
+/// Up to `max_steps` steps. Chunks run in the first step only; further steps repeat the decode sequences until the
+/// limit, a finish, or a newer plan is waiting.
+struct step_plan {
+  uint64_t id = 0;  // grows by one per plan of a rank
+  std::vector<slot_id> close;
+  std::vector<sequence_open> open;
+  std::vector<sequence_step> sequences;
+  uint32_t max_steps = 1;
+  uint32_t verify_budget = 0;  // draft tokens verified per step, over all sequences
+  bool operator==(const step_plan&) const = default;
+};
+
+enum class finish_reason : uint8_t { none = 0, stop = 1, length = 2, error = 3 };
+
+struct token_logprob {
+  token_id token = 0;
+  float logprob = 0;
+  bool operator==(const token_logprob&) const = default;
+};
+
+/// What a step brought for one sequence.
+struct sequence_result {
+  slot_id slot;
+  uint32_t committed = 0;       // tokens whose KV is in place after the step
+  uint32_t first_position = 0;  // position of tokens[0]
+  std::vector<token_id> tokens;
+  std::vector<float> logprobs;                  // of tokens, when asked for
+  std::vector<std::vector<token_logprob>> top;  // alternatives per token, when asked for
+  uint32_t drafted = 0, accepted = 0;           // drafts verified in this step, and accepted
+  finish_reason finish = finish_reason::none;   // after a finish the slot computes nothing; close it
+  bool operator==(const sequence_result&) const = default;
+};
+
+/// Where a step's time went, in nanoseconds of the engine thread.
+struct step_times {
+  int64_t total = 0, attention = 0, dispatch = 0, experts = 0, combine = 0, sampling = 0, idle_before = 0;
+  bool operator==(const step_times&) const = default;
+};
+
+/// One per step that had rows of this rank, and one for every plan that only opened or closed slots.
+struct step_result {
+  uint64_t plan = 0;
+  uint64_t step = 0;        // the group's step number
+  bool plan_done = false;   // last result of this plan
+  std::vector<sequence_result> sequences;
+  std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
+  uint32_t rows = 0;
+  step_times times;
+  errc failure{};           // 0, or peer_lost / timeout / internal: the step was abandoned and emitted nothing
+  std::string failure_text;
+  std::vector<uint32_t> suspects;  // ranks of the group that did not show up, with peer_lost
+  bool operator==(const step_result&) const = default;
+};
+
+/// What an engine can hold. Fixed at construction.
+struct engine_limits {
+  uint32_t slots = 64;          // sequences at once
+  uint32_t max_chunk = 512;     // prompt rows per step, over all sequences
+  uint32_t max_context = 8192;  // tokens per sequence, prompt and output
+  uint32_t pages = 1024;        // pool size
+  uint32_t max_draft = 5;       // drafts per sequence and step
+  uint32_t threads = 1;         // compute threads, the engine thread included
+  bool operator==(const engine_limits&) const = default;
+};
+
+/// Facts about the loaded model that schedulers and the gateway need.
+struct model_facts {
+  std::string name;
+  std::string fingerprint;  // hex; weights, config and numeric backend
+  uint32_t window = 0;      // tokens per page
+  uint32_t page_bytes = 0;
+  uint32_t vocabulary = 0;
+  uint32_t max_context = 0;
+  uint32_t encoder_layers = 0, decoder_layers = 0;
+  uint32_t experts = 0;
+  bool has_drafter = false;
+  token_id bos = 0, eos = 1, pad = 2;
+  bool operator==(const model_facts&) const = default;
+};
+
+/// Thread rules: submit, stop and the observers may be called from any thread. The sink is called on the engine thread,
+/// in order; it must not block and must not call back into the engine.
+class engine {
+ public:
+  using sink = std::function<void(step_result)>;
+  virtual ~engine() = default;
+
+  virtual const model_facts& facts() const = 0;
+  virtual const engine_limits& limits() const = 0;
+
+  /// Queues a plan. At most two plans wait (one running, one next, one spare); a further one is `exhausted`. A plan that
+  /// breaks the contract above (unknown slot, position beyond the committed length, too many rows, page out of range) is
+  /// `invalid_argument`, names the field, and changes nothing.
+  virtual result<void> submit(step_plan plan) = 0;
+
+  /// Gives the engine the group and expert placement of a new epoch; the engine thread takes it between steps. Until then,
+  /// and after a peer_lost, plans wait (the failed step's plan is reported as failed and dropped). The initial group is
+  /// given at construction. Fails if the placement leaves an expert without a copy.
+  virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
+
+  /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.
+  virtual void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) = 0;
+
+  /// Finishes the running step, then stops; plans not begun are dropped. Idempotent; also done by the destructor.
+  virtual void stop() = 0;
+};
+
+}  // namespace troupe::kernels

@@ -1,0 +1,91 @@
+// Expert parallelism: how the ranks of a group meet inside a step. One interface for one rank (no bytes move), for several
+// ranks over the transport, and for GPUs. All calls are made by the engine thread, in the same order on every rank.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/base/ids.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe::kernels::ep {
+
+/// Sizes that every rank of a group must agree on; they fix the buffers.
+struct group_shape {
+  uint32_t ranks = 1;
+  uint32_t hidden = 0;
+  uint32_t top_k = 0;      // largest number of experts per row over all MoE layers (drafter included)
+  uint32_t max_rows = 0;   // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
+  bool operator==(const group_shape&) const = default;
+};
+
+/// First exchange of a step. The group runs the OR of the flags, the minimum of the budgets and the maximum of the rest.
+struct step_header {
+  bool has_work = false;
+  bool encoder = false;    // some rank runs encoder layers
+  bool decoder = false;    // some rank runs decoder layers
+  bool draft = false;      // some rank runs the draft pass
+  bool leaving = false;    // some rank stops after this step
+  uint32_t micro_batches = 1;
+  uint64_t chunk_budget_ns = UINT64_MAX;  // minimum
+  uint64_t flip_step = UINT64_MAX;        // minimum: step at which a new expert placement takes effect
+  bool operator==(const step_header&) const = default;
+};
+
+/// Where the copies of each expert live. MoE layers are the backbone's layers in order, then the drafter's blocks.
+struct placement {
+  placement_version version;
+  std::vector<std::vector<std::vector<uint32_t>>> copies;  // [MoE layer][logical expert] -> ranks, ascending, none empty
+  bool operator==(const placement&) const = default;
+};
+
+/// One row's way to one expert.
+struct route {
+  uint32_t rank = 0;    // that holds the copy
+  uint32_t expert = 0;  // logical expert of the layer
+  float weight = 0;     // applied by the expert before w2
+};
+
+/// What arrived for the experts of this rank: item i is one (row, expert) pair. Valid until the next call on the group.
+/// Items are sorted by (source rank, row, k), so that their order does not depend on arrival.
+struct received {
+  struct item {
+    uint32_t row = 0;     // into `rows`
+    uint32_t expert = 0;  // logical
+    float weight = 0;
+  };
+  std::span<const float> rows;  // [n, hidden]; each row once per source rank and destination, whatever its experts
+  std::span<const item> items;
+};
+
+/// Thread rules: one thread at a time, the engine's. Every call returns within the step deadline: with the result, or
+/// with peer_lost after which `suspects` names the ranks that did not show up, and the group is unusable until a new one
+/// is made for the next epoch.
+class group {
+ public:
+  virtual ~group() = default;
+  virtual const group_shape& shape() const = 0;
+  virtual uint32_t rank() const = 0;
+
+  /// Publishes this rank's header and returns the group's. Parks (sleeping) while nobody has work: it then returns only
+  /// when some rank, this one included, has been woken by `wake`, or when the group ends.
+  virtual result<step_header> begin_step(const step_header& mine) = 0;
+
+  /// Wakes this rank if begin_step is parked or about to park. Callable from any thread.
+  virtual void wake() = 0;
+
+  /// Sends x [rows, hidden] to the ranks named by routes [rows, k] (row-major, k <= top_k; zero rows is allowed) and
+  /// returns what the other ranks, and this one, sent here. `layer` counts exchanges of the step and is checked.
+  virtual result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes,
+                                    uint32_t k) = 0;
+
+  /// Sends y [items, hidden], one vector per item of the last `received`, home, and fills out [rows, k, hidden] of the
+  /// last dispatch: the vector of row r's k-th route. The caller adds them in the order of k.
+  virtual result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) = 0;
+
+  /// Ranks that did not show up in the call that returned peer_lost.
+  virtual std::vector<uint32_t> suspects() const = 0;
+};
+
+}  // namespace troupe::kernels::ep
