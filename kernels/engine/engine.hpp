@@ -88,8 +88,10 @@ struct step_plan {
   bool operator==(const step_plan&) const = default;
 };
 
+/// Why a sequence ended; `none` while it runs. Sent between processes: append only.
 enum class finish_reason : uint8_t { none = 0, stop = 1, length = 2, error = 3 };
 
+/// A token and its log-probability (natural logarithm) under the sampling distribution.
 struct token_logprob {
   token_id token = 0;
   float logprob = 0;

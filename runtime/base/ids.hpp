@@ -38,6 +38,7 @@ using request_number = strong_id<struct request_number_tag>;
 
 }  // namespace troupe
 
+/// Strong ids as keys of unordered containers.
 template <class Tag, class Int>
 struct std::hash<troupe::strong_id<Tag, Int>> {
   size_t operator()(const troupe::strong_id<Tag, Int>& id) const noexcept { return std::hash<Int>{}(id.value); }

@@ -12,8 +12,10 @@
 
 namespace troupe::gateway {
 
+/// What kind of client a request comes from; set by its API key. Sent between processes: append only.
 enum class traffic_class : uint8_t { chatbot = 0, agent = 1 };
 
+/// One request: a prompt in token ids, how to sample, when to stop, and on whose behalf.
 struct generate_request {
   std::string id;             // unique among running requests of this process; goes into logs and `X-Request-Id`
   std::string tenant;         // from the API key; never from the client's body
@@ -25,6 +27,7 @@ struct generate_request {
   bool speculate = true;
 };
 
+/// Token counts of one request, for the usage field and the metrics.
 struct token_usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
