@@ -126,7 +126,9 @@ struct step_result {
   std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
   uint32_t rows = 0;
   step_times times;
-  errc failure{};           // 0, or peer_lost / timeout / internal: the step was abandoned and emitted nothing
+  errc failure{};           // 0, or peer_lost / timeout / internal: the step was abandoned and emitted nothing; the
+                            // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
+  bool applied = true;      // with failure: the plan had begun, so its closes, opens and pages took effect
   std::string failure_text;
   std::vector<uint32_t> suspects;  // ranks of the group that did not show up, with peer_lost
   bool operator==(const step_result&) const = default;
@@ -174,8 +176,8 @@ class engine {
   virtual result<void> submit(step_plan plan) = 0;
 
   /// Gives the engine the group and expert placement of a new epoch; the engine thread takes it between steps. Until then,
-  /// and after a peer_lost, plans wait (the failed step's plan is reported as failed and dropped). The initial group is
-  /// given at construction. Fails if the placement leaves an expert without a copy.
+  /// and after a peer_lost, plans wait (the failed step's plan and those already queued behind it are reported as failed and
+  /// dropped; see step_result::applied). The initial group is given at construction. Fails if the placement leaves an expert without a copy.
   virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
 
   /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.
