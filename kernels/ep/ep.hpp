@@ -48,7 +48,8 @@ struct route {
 };
 
 /// What arrived for the experts of this rank: item i is one (row, expert) pair. Valid until the next call on the group.
-/// Items are sorted by (source rank, row, k), so that their order does not depend on arrival.
+/// `rows` is dense: source ranks ascending, rows of one source ascending. Items are sorted by (source rank, row, k), so
+/// that their order does not depend on arrival. With one rank `rows` is x itself: keep x unchanged until combine.
 struct received {
   struct item {
     uint32_t row = 0;     // into `rows`
@@ -59,21 +60,29 @@ struct received {
   std::span<const item> items;
 };
 
-/// Thread rules: one thread at a time, the engine's. Every call returns within the step deadline: with the result, or
-/// with peer_lost after which `suspects` names the ranks that did not show up, and the group is unusable until a new one
-/// is made for the next epoch.
+/// Thread rules: one thread at a time, the engine's; `wake` and `end` may be called from any thread. Every exchange
+/// returns within the step deadline: with the result, or with peer_lost after which `suspects` names the ranks that did not
+/// show up, and the group is unusable (every call fails the same way) until a new one is made for the next epoch. A call
+/// out of order (combine without dispatch, two dispatches in a row) or with wrong sizes is invalid_argument and changes
+/// nothing. All ranks make the same calls in the same order: begin_step, then any number of (dispatch, combine) pairs.
 class group {
  public:
   virtual ~group() = default;
   virtual const group_shape& shape() const = 0;
   virtual uint32_t rank() const = 0;
 
-  /// Publishes this rank's header and returns the group's. Parks (sleeping) while nobody has work: it then returns only
-  /// when some rank, this one included, has been woken by `wake`, or when the group ends.
+  /// Publishes this rank's header and returns the group's. While nobody has work it parks (sleeping) at this step and
+  /// returns, with has_work false and nothing to run, when some rank, this one included, has been woken by `wake`: call
+  /// it again with what there is to do now. A header with `leaving` set never parks. Other results: peer_lost (also while
+  /// parked), cancelled after `end`.
   virtual result<step_header> begin_step(const step_header& mine) = 0;
 
-  /// Wakes this rank if begin_step is parked or about to park. Callable from any thread.
+  /// Wakes the group if begin_step is parked, or keeps the next one from parking. Callable from any thread.
   virtual void wake() = 0;
+
+  /// Ends the group on this rank: the call that is running, and every later one, returns cancelled. Callable from any
+  /// thread, idempotent. Peers see a rank that does not show up, or, if it said so before, one that has left.
+  virtual void end() = 0;
 
   /// Sends x [rows, hidden] to the ranks named by routes [rows, k] (row-major, k <= top_k; zero rows is allowed) and
   /// returns what the other ranks, and this one, sent here. `layer` counts exchanges of the step and is checked.
@@ -81,7 +90,7 @@ class group {
                                     uint32_t k) = 0;
 
   /// Sends y [items, hidden], one vector per item of the last `received`, home, and fills out [rows, k, hidden] of the
-  /// last dispatch: the vector of row r's k-th route. The caller adds them in the order of k.
+  /// last dispatch: the vector of row r's k-th route. The caller adds them in the order of k. `layer` as in dispatch.
   virtual result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) = 0;
 
   /// Ranks that did not show up in the call that returned peer_lost.

@@ -1,0 +1,20 @@
+// Checks of arguments that every kind of group makes.
+#pragma once
+
+#include "kernels/ep/ep.hpp"
+
+namespace troupe::kernels::ep {
+
+/// invalid_argument unless every size is usable and the buffers they imply stay below 64 GiB.
+result<void> check_shape(const group_shape& shape);
+
+/// invalid_argument unless x and routes have the sizes that `shape` and k allow and every route names a rank.
+/// Returns the number of rows.
+result<uint32_t> check_dispatch(const group_shape& shape, std::span<const float> x, std::span<const route> routes,
+                                uint32_t k);
+
+/// invalid_argument unless y holds `items` vectors and out holds rows * k.
+result<void> check_combine(const group_shape& shape, std::span<const float> y, size_t items, std::span<const float> out,
+                           size_t rows, uint32_t k);
+
+}  // namespace troupe::kernels::ep

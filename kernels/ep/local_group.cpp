@@ -1,0 +1,114 @@
+#include "kernels/ep/local_group.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "kernels/ep/checks.hpp"
+#include "runtime/base/check.hpp"
+
+namespace troupe::kernels::ep {
+namespace {
+
+class local_group final : public group {
+ public:
+  explicit local_group(const group_shape& shape) : shape_(shape) {}
+
+  const group_shape& shape() const override { return shape_; }
+  uint32_t rank() const override { return 0; }
+
+  result<step_header> begin_step(const step_header& mine) override {
+    std::unique_lock lock(mutex_);
+    if (pending_) return fail(errc::invalid_argument, "begin_step: layer {} was dispatched and not combined", layer_);
+    if (!mine.has_work && !mine.leaving && !ended_) {
+      changed_.wait(lock, [&] { return woken_ || ended_; });
+      woken_ = false;
+    }
+    if (ended_) return fail(errc::cancelled, "begin_step: the group has ended");
+    return mine;
+  }
+
+  void wake() override {
+    {
+      std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void end() override {
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes,
+                            uint32_t k) override {
+    if (ended()) return fail(errc::cancelled, "dispatch: the group has ended");
+    if (pending_) return fail(errc::invalid_argument, "dispatch: layer {} was dispatched and not combined", layer_);
+    TROUPE_TRY(const uint32_t rows, check_dispatch(shape_, x, routes, k));
+    items_.clear();
+    for (uint32_t row = 0; row < rows; ++row)
+      for (uint32_t i = 0; i < k; ++i) {
+        const route& r = routes[size_t{row} * k + i];
+        items_.push_back({row, r.expert, r.weight});
+      }
+    layer_ = layer;
+    rows_ = rows;
+    k_ = k;
+    pending_ = true;
+    return received{x, items_};
+  }
+
+  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) override {
+    if (ended()) return fail(errc::cancelled, "combine: the group has ended");
+    if (!pending_ || layer != layer_)
+      return fail(errc::invalid_argument, "combine: layer {} was not dispatched last", layer);
+    if (auto ok = check_combine(shape_, y, items_.size(), out, rows_, k_); !ok) return ok;
+    // Items are (row, k) in order, which is the layout of out.
+    std::copy(y.begin(), y.end(), out.begin());
+    pending_ = false;
+    return {};
+  }
+
+  std::vector<uint32_t> suspects() const override { return {}; }
+
+ private:
+  bool ended() {
+    std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
+  const group_shape shape_;
+  // Owned by the engine thread.
+  std::vector<received::item> items_;
+  uint32_t layer_ = 0, rows_ = 0, k_ = 0;
+  bool pending_ = false;
+  // Protected by mutex_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool woken_ = false, ended_ = false;
+};
+
+}  // namespace
+
+result<std::unique_ptr<group>> make_local_group(const group_shape& shape) {
+  if (auto ok = check_shape(shape); !ok) return fail(ok.error());
+  if (shape.ranks != 1) return fail(errc::invalid_argument, "a local group has one rank, not {}", shape.ranks);
+  return std::make_unique<local_group>(shape);
+}
+
+placement contiguous_placement(uint32_t ranks, uint32_t layers, uint32_t experts) {
+  TROUPE_CHECK(ranks > 0, "placement over {} ranks", ranks);
+  placement p;
+  p.copies.resize(layers);
+  for (auto& layer : p.copies) {
+    layer.resize(experts);
+    for (uint32_t e = 0; e < experts; ++e) layer[e] = {static_cast<uint32_t>(uint64_t{e} * ranks / experts)};
+  }
+  return p;
+}
+
+}  // namespace troupe::kernels::ep
