@@ -1,5 +1,6 @@
-// Expert parallelism: how the ranks of a group meet inside a step. One interface for one rank (no bytes move), for several
-// ranks over the transport, and for GPUs. All calls are made by the engine thread, in the same order on every rank.
+// Expert parallelism: how the ranks of a group meet inside a step. One interface for one rank (no bytes move), for
+// several ranks over the transport, and for GPUs. All calls are made by the engine thread, in the same order on every
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,19 @@ namespace troupe::kernels::ep {
 struct group_shape {
   uint32_t ranks = 1;
   uint32_t hidden = 0;
-  uint32_t top_k = 0;      // largest number of experts per row over all MoE layers (drafter included)
-  uint32_t max_rows = 0;   // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
+  uint32_t top_k = 0;     // largest number of experts per row over all MoE layers (drafter included)
+  uint32_t max_rows = 0;  // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
   bool operator==(const group_shape&) const = default;
 };
 
-/// First exchange of a step. The group runs the OR of the flags, the minimum of the budgets and the maximum of the rest.
+/// First exchange of a step. The group runs the OR of the flags, the minimum of the budgets and the maximum of the
+/// rest.
 struct step_header {
   bool has_work = false;
-  bool encoder = false;    // some rank runs encoder layers
-  bool decoder = false;    // some rank runs decoder layers
-  bool draft = false;      // some rank runs the draft pass
-  bool leaving = false;    // some rank stops after this step
+  bool encoder = false;  // some rank runs encoder layers
+  bool decoder = false;  // some rank runs decoder layers
+  bool draft = false;    // some rank runs the draft pass
+  bool leaving = false;  // some rank stops after this step
   uint32_t micro_batches = 1;
   uint64_t chunk_budget_ns = UINT64_MAX;  // minimum
   uint64_t flip_step = UINT64_MAX;        // minimum: step at which a new expert placement takes effect
@@ -36,7 +38,8 @@ struct step_header {
 /// Where the copies of each expert live. MoE layers are the backbone's layers in order, then the drafter's blocks.
 struct placement {
   placement_version version;
-  std::vector<std::vector<std::vector<uint32_t>>> copies;  // [MoE layer][logical expert] -> ranks, ascending, none empty
+  std::vector<std::vector<std::vector<uint32_t>>>
+      copies;  // [MoE layer][logical expert] -> ranks, ascending, none empty
   bool operator==(const placement&) const = default;
 };
 
@@ -61,10 +64,11 @@ struct received {
 };
 
 /// Thread rules: one thread at a time, the engine's; `wake` and `end` may be called from any thread. Every exchange
-/// returns within the step deadline: with the result, or with peer_lost after which `suspects` names the ranks that did not
-/// show up, and the group is unusable (every call fails the same way) until a new one is made for the next epoch. A call
-/// out of order (combine without dispatch, two dispatches in a row) or with wrong sizes is invalid_argument and changes
-/// nothing. All ranks make the same calls in the same order: begin_step, then any number of (dispatch, combine) pairs.
+/// returns within the step deadline: with the result, or with peer_lost after which `suspects` names the ranks that did
+/// not show up, and the group is unusable (every call fails the same way) until a new one is made for the next epoch. A
+/// call out of order (combine without dispatch, two dispatches in a row) or with wrong sizes is invalid_argument and
+/// changes nothing. All ranks make the same calls in the same order: begin_step, then any number of (dispatch, combine)
+/// pairs.
 class group {
  public:
   virtual ~group() = default;
@@ -73,8 +77,8 @@ class group {
 
   /// Publishes this rank's header and returns the group's. While nobody has work it parks (sleeping) at this step and
   /// returns, with has_work false and nothing to run, when some rank, this one included, has been woken by `wake`: call
-  /// it again with what there is to do now. A header with `leaving` set never parks. Other results: peer_lost (also while
-  /// parked), cancelled after `end`.
+  /// it again with what there is to do now. A header with `leaving` set never parks. Other results: peer_lost (also
+  /// while parked), cancelled after `end`.
   virtual result<step_header> begin_step(const step_header& mine) = 0;
 
   /// Wakes the group if begin_step is parked, or keeps the next one from parking. Callable from any thread.
