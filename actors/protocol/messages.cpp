@@ -1,0 +1,30 @@
+#include "actors/protocol/messages.hpp"
+
+namespace troupe::actors {
+
+void register_messages(caf::actor_system_config& config) { config.add_message_types<caf::id_block::troupe>(); }
+
+const char* to_string(role r) {
+  switch (r) {
+    case role::none: return "none";
+    case role::director: return "director";
+    case role::front: return "front";
+    case role::prefill: return "prefill";
+    case role::decode: return "decode";
+  }
+  return "unknown";
+}
+
+const char* to_string(role_state s) {
+  switch (s) {
+    case role_state::starting: return "starting";
+    case role_state::waiting: return "waiting";
+    case role_state::ready: return "ready";
+    case role_state::draining: return "draining";
+    case role_state::drained: return "drained";
+    case role_state::failed: return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace troupe::actors

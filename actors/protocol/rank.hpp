@@ -1,0 +1,130 @@
+// One rank's own actors: scheduler, rank and expert shard live in one process.
+//
+//   scheduler                       rank                               engine thread
+//     | rank_attach                   |                                    |
+//     |------------------------------>|                                    |
+//     |<--------------- rank_update --|  also later, when its state or group changes
+//     | submit_plan{group, plan}      |                                    |
+//     |------------------------------>| gives pages, engine::submit        |
+//     |                               |<----------------- engine_step -----|  posted from the thread
+//     |<----------------- step_done --|  pages of closed slots are free    |
+//     |                               |-- expert_loads --> expert_shard    |
+//
+// The rank's host (runtime) posts engine_opened and engine_grouped when its slow work is done.
+#pragma once
+
+#include "actors/protocol/cluster.hpp"
+#include "actors/protocol/serving.hpp"
+
+namespace troupe::actors {
+
+struct rank_attach {
+  bool operator==(const rank_attach&) const = default;
+};
+TROUPE_NO_FIELDS(rank_attach)
+
+/// The rank's state as its scheduler needs it. `waiting`: no group view yet, or the group lost a rank.
+struct rank_update {
+  role_state state = role_state::starting;
+  group_epoch group;
+  kernels::model_facts facts;    // valid once `ready`
+  kernels::engine_limits limits;
+  uint32_t pages_free = 0;
+  std::string text;
+  bool operator==(const rank_update&) const = default;
+};
+TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
+
+/// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. A plan of another group epoch is
+/// answered with a step_done that has failure `stale` and applied = false.
+struct submit_plan {
+  group_epoch group;
+  kernels::step_plan plan;
+  std::vector<uint32_t> grow;
+  bool operator==(const submit_plan&) const = default;
+};
+TROUPE_FIELDS(submit_plan, group, plan, grow)
+
+struct step_done {
+  group_epoch group;
+  kernels::step_result result;
+  uint32_t pages_free = 0;
+  bool operator==(const step_done&) const = default;
+};
+TROUPE_FIELDS(step_done, group, result, pages_free)
+
+/// From the engine's thread.
+struct engine_step {
+  kernels::step_result result;
+  bool operator==(const engine_step&) const = default;
+};
+TROUPE_FIELDS(engine_step, result)
+
+/// The host has loaded what it needs; the rank can be reached on the data plane.
+struct engine_opened {
+  status outcome;
+  std::string ep_address;
+  bool operator==(const engine_opened&) const = default;
+};
+TROUPE_FIELDS(engine_opened, outcome, ep_address)
+
+/// The engine runs (or again runs) in the group of this view.
+struct engine_grouped {
+  status outcome;
+  group_epoch group;
+  bool operator==(const engine_grouped&) const = default;
+};
+TROUPE_FIELDS(engine_grouped, outcome, group)
+
+struct rank_query {
+  bool operator==(const rank_query&) const = default;
+};
+TROUPE_NO_FIELDS(rank_query)
+
+/// free + owned = total, always.
+struct rank_report {
+  role_state state = role_state::starting;
+  group_epoch group;
+  uint32_t pages_total = 0, pages_free = 0, pages_owned = 0;
+  uint32_t slots_open = 0, plans_open = 0;
+  uint64_t steps = 0;
+  kernels::step_times times;  // sums
+  bool operator==(const rank_report&) const = default;
+};
+TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, slots_open, plans_open, steps, times)
+
+using rank_actor =
+    actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,
+               takes<engine_grouped>, takes<engine_step>, answers<drain_request, drain_reply>,
+               answers<rank_query, rank_report>, takes<tick>>;
+
+using scheduler_actor =
+    actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>, answers<cancel_request, ack>,
+               takes<token_ack>, takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
+               answers<scheduler_query, scheduler_report>, takes<tick>>;
+
+/// Rows routed since the last message, [MoE layer][logical expert].
+struct expert_loads {
+  placement_version placement;
+  std::vector<std::vector<uint64_t>> loads;
+  bool operator==(const expert_loads&) const = default;
+};
+TROUPE_FIELDS(expert_loads, placement, loads)
+
+struct load_query {
+  bool take = false;  // start counting from zero again
+  bool operator==(const load_query&) const = default;
+};
+TROUPE_FIELDS(load_query, take)
+
+struct load_report {
+  placement_version placement;
+  std::vector<std::vector<uint64_t>> loads;  // [MoE layer][logical expert] since the last take
+  uint64_t rows = 0;                         // sum of all loads
+  bool operator==(const load_report&) const = default;
+};
+TROUPE_FIELDS(load_report, placement, loads, rows)
+
+using expert_shard_actor = actor_type<takes<expert_loads>, answers<load_query, load_report>>;
+
+}  // namespace troupe::actors
