@@ -1,0 +1,132 @@
+// The configuration of a cluster: one typed struct per section. Name, type, default, bounds and meaning of every key live
+// in one table per section (sections.cpp), which drives parsing, `troupe config --explain|--check|--print` and
+// docs/config.md. A default-constructed section holds the defaults of its table.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+#include "runtime/config/units.hpp"
+
+namespace troupe::config {
+
+/// Who the cluster is, and how its nodes watch each other.
+struct cluster_section {
+  cluster_section();
+  std::string name;
+  std::chrono::nanoseconds heartbeat, connection_timeout, join_timeout, drain_timeout;
+};
+
+/// The checkpoint that is served. Paths are absolute after loading.
+struct model_section {
+  model_section();
+  std::string path, tokenizer, name;
+};
+
+/// The process that knows all nodes.
+struct director_section {
+  director_section();
+  address listen;
+};
+
+/// The process that talks HTTP.
+struct front_section {
+  front_section();
+  address listen;
+  std::string api_keys;
+  uint64_t max_body;
+  uint32_t max_connections, max_requests, http_threads;
+  std::chrono::nanoseconds client_timeout;
+};
+
+/// Ranks of one role: each a process with its own engine.
+struct ranks_section {
+  uint32_t ranks, ep, threads, slots, pages, max_chunk, max_context;
+};
+
+/// Ranks that run prompts.
+struct prefill_section : ranks_section {
+  prefill_section();
+};
+
+/// Ranks that write answers.
+struct decode_section : ranks_section {
+  decode_section();
+};
+
+/// How engines compute.
+struct engine_section {
+  engine_section();
+  std::string isa, replay;
+  bool speculation;
+  uint32_t max_draft;
+};
+
+/// The data plane.
+struct transport_section {
+  transport_section();
+  bool shared_memory;
+  std::chrono::nanoseconds step_deadline, peer_deadline;
+};
+
+/// What the processes write about themselves.
+struct log_section {
+  log_section();
+  std::string level;
+};
+
+/// A whole cluster. Plain data; copy it freely.
+struct settings {
+  cluster_section cluster;
+  model_section model;
+  director_section director;
+  front_section front;
+  prefill_section prefill;
+  decode_section decode;
+  engine_section engine;
+  transport_section transport;
+  log_section log;
+};
+
+/// One mistake in a configuration.
+struct problem {
+  std::string file;          // as given by the caller, or "--set"
+  int line = 0, column = 0;  // from 1; 0 where the text has no position
+  std::string key;           // "section.key", or "" for a mistake in the file as a whole
+  std::string message;       // what is wrong and what to do
+  /// "FILE:LINE:COLUMN: KEY: MESSAGE".
+  std::string text() const;
+};
+
+/// Settings, and every mistake found; the settings are usable only when there is none.
+struct loaded {
+  settings values;
+  std::vector<problem> problems;
+};
+
+/// Reads a YAML file, then the overrides ("section.key=value", later ones win), then checks keys against each other.
+/// Relative paths in the file are relative to the file; in an override, to the working directory.
+loaded read(const std::string& file, const std::vector<std::string>& overrides = {});
+
+/// The same from text. `name` stands for the file in messages, `folder` for its folder.
+loaded read_text(const std::string& text, const std::string& name, const std::string& folder,
+                 const std::vector<std::string>& overrides = {});
+
+/// `read` for callers that go on only with a good configuration: all mistakes, one a line, in one invalid_argument.
+result<settings> load(const std::string& file, const std::vector<std::string>& overrides = {});
+
+/// The effective settings as YAML with every key; `load` of it gives the same settings.
+std::string print(const settings& s);
+
+/// Every key with type, default, bounds and meaning, for a terminal. `topic` limits it to a section or "section.key";
+/// an unknown topic is not_found with the nearest name.
+result<std::string> explain(std::string_view topic = "");
+
+/// docs/config.md.
+std::string markdown();
+
+}  // namespace troupe::config
