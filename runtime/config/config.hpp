@@ -39,8 +39,8 @@ struct front_section {
   address listen;
   std::string api_keys;
   uint64_t max_body;
-  uint32_t max_connections, max_requests, http_threads;
-  std::chrono::nanoseconds client_timeout;
+  uint32_t max_connections, max_requests, io_threads, encode_threads;
+  std::chrono::nanoseconds request_timeout, idle_timeout, keep_alive, slow_client_timeout;
 };
 
 /// Ranks of one role: each a process with its own engine.

@@ -67,9 +67,14 @@ const section<front_section>& front_table() {
        count<s>("max_connections", &s::max_connections, 2048, 1, 65536, "connections", "Further connections are answered with 503 and closed."),
        count<s>("max_requests", &s::max_requests, 512, 1, 65536, "requests",
                 "Requests running or waiting at once; further ones are answered with 429."),
-       count<s>("http_threads", &s::http_threads, 1, 1, 64, "threads", "Threads of the HTTP server."),
-       duration<s>("client_timeout", &s::client_timeout, 30s, 100ms, 1h,
-                   "A client that takes longer to send a request or to read its answer is disconnected.")}};
+       count<s>("io_threads", &s::io_threads, 1, 1, 64, "threads", "Threads of the HTTP server."),
+       count<s>("encode_threads", &s::encode_threads, 1, 1, 64, "threads", "Threads that turn prompts into tokens."),
+       duration<s>("request_timeout", &s::request_timeout, 30s, 100ms, 1h,
+                   "From the first byte of a request to its last; a slower client is answered with 408."),
+       duration<s>("idle_timeout", &s::idle_timeout, 75s, 100ms, 1h, "A connection without a request is closed after so long."),
+       duration<s>("keep_alive", &s::keep_alive, 10s, 100ms, 1h, "Silence in a stream before a comment line is sent."),
+       duration<s>("slow_client_timeout", &s::slow_client_timeout, 30s, 100ms, 1h,
+                   "A client that takes no byte of its answer for so long is disconnected, and its request cancelled.")}};
   return table;
 }
 

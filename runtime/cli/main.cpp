@@ -1,0 +1,50 @@
+// troupe: one program, one subcommand per task. stdout is data, stderr is for people.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "runtime/cli/command.hpp"
+
+namespace troupe::cli {
+
+void config_options::add_to(CLI::App& command) {
+  command.add_option("-c,--config", file, "Configuration file")->capture_default_str();
+  command.add_option("--set", overrides, "Override one key, SECTION.KEY=VALUE; may be given several times")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+int complain(const std::string& command, const std::string& text, int code) {
+  fmt::print(stderr, "troupe {}: {}\n", command, text);
+  return code;
+}
+
+}  // namespace troupe::cli
+
+int main(int argc, char** argv) {
+  using namespace troupe::cli;
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or connection is an error value where it is written, not a death
+  context ctx;
+  ctx.program = argv[0];
+  CLI::App app{
+      "Troupe serves mixture-of-experts models of the DeepSeek-V4.1 architecture on a cluster of actors.\n"
+      "stdout is data, stderr is for people. Exit codes: 0 ok, 1 the check or run failed, 2 wrong command line or\n"
+      "configuration, 3 nothing to talk to (no cluster, or not ready in time)."};
+  app.name("troupe");
+  app.require_subcommand(1);
+  app.footer("Start with:  troupe doctor;  troupe up -c configs/local.yaml;  troupe chat");
+  add_config(app, ctx);
+  add_version(app, ctx);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    app.exit(e);
+    return usage;
+  } catch (const std::exception& e) {
+    return complain("", std::string("unexpected: ") + e.what(), failed);
+  }
+  return ctx.result;
+}
