@@ -1,0 +1,37 @@
+// The director: membership, roles, group views. Embedded form: one per cluster, soft state only (it is rebuilt from what the
+// node agents report when they join again).
+//
+// A node is   joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)--> joined
+// A seat is   empty --(a node with no seat)--> filled --(its node is lost or leaves)--> empty
+// A group gets its first view when every seat has reported an address, and a new one whenever the set of
+// (rank, incarnation) with an address changes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "actors/protocol/cluster.hpp"
+
+namespace troupe::actors {
+
+/// "That many ranks (or front processes) of that role, in that group."
+struct wanted_group {
+  role what = role::none;
+  std::string group;
+  uint32_t count = 1;
+};
+
+struct director_options {
+  std::string cluster = "troupe";
+  cluster_epoch epoch{1};               // fences the messages of an older director's time
+  std::vector<wanted_group> wanted;     // seats are given in this order
+  nanoseconds heartbeat{std::chrono::milliseconds(500)};
+  nanoseconds lost_after{std::chrono::seconds(3)};
+  uint32_t max_nodes = 4096;            // a further join is refused with `exhausted`
+};
+
+/// Spawns it on `node`; `unit` may be null.
+director_actor spawn_director(caf::actor_system& system, const caf::node_id& node, caf::execution_unit* unit,
+                              director_options options);
+
+}  // namespace troupe::actors

@@ -1,0 +1,10 @@
+// The expert shard of a rank: adds up how many rows went to each logical expert of each layer, for whoever plans placement.
+#pragma once
+
+#include "actors/protocol/rank.hpp"
+
+namespace troupe::actors {
+
+expert_shard_actor spawn_expert_shard(caf::local_actor* parent);
+
+}  // namespace troupe::actors

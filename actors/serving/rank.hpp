@@ -1,0 +1,26 @@
+// The rank: owns the engine (behind rank_host) and the page pool. It names the pages of plans, passes step results on, and
+// follows its group's views.
+//
+//   starting --engine_opened--> waiting --engine_grouped--> ready --peer_lost--> waiting --engine_grouped--> ready ...
+#pragma once
+
+#include <memory>
+
+#include "actors/cluster/role_factory.hpp"
+#include "actors/protocol/rank.hpp"
+#include "actors/serving/rank_host.hpp"
+
+namespace troupe::actors {
+
+struct rank_options {
+  role_assignment assignment;
+  node_identity identity;
+  node_agent_actor agent;
+  expert_shard_actor shard;
+  std::shared_ptr<rank_host> host;
+  nanoseconds load_interval{std::chrono::seconds(1)};  // how often expert loads go to the shard
+};
+
+rank_actor spawn_rank(caf::local_actor* parent, rank_options options);
+
+}  // namespace troupe::actors

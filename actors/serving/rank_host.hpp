@@ -1,0 +1,35 @@
+// What a rank needs from its process: the engine, its memory and its way to the group. The runtime implements it with the
+// real engine and transport; tests hand in a stand-in. No CAF.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "actors/protocol/cluster.hpp"
+#include "kernels/engine/engine.hpp"
+
+namespace troupe::actors {
+
+/// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and ends
+/// with the callback, from any thread (in a simulation from the agenda). A call is made only after the previous one's
+/// callback. The callbacks and the sink may outlive the actor: they post to it, and hold a reference to it until `stop`.
+class rank_host {
+ public:
+  virtual ~rank_host() = default;
+
+  /// Loads the checkpoint and opens this rank's end of the group's data plane; `done` gets the address by which other
+  /// ranks reach it. `sink` is for the engine, once there is one.
+  virtual void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) = 0;
+
+  /// Makes the engine for the first view, or moves it to a newer one (engine::regroup), with the expert placement that
+  /// follows from the view.
+  virtual void regroup(const group_view& view, std::function<void(result<void>)> done) = 0;
+
+  /// Null before the first regroup has succeeded. The pointer stays valid until the host is destroyed.
+  virtual kernels::engine* engine() = 0;
+
+  /// Ends the engine and drops the callbacks, in the background. Idempotent.
+  virtual void stop() = 0;
+};
+
+}  // namespace troupe::actors
