@@ -1,5 +1,5 @@
-// What the gateway asks for tokens: the entrypoint actor in a cluster, an engine in this process for offline use. Tokens
-// in, tokens out; text is the recipe's business.
+// What the gateway asks for tokens: the entrypoint actor in a cluster, an engine in this process for offline use.
+// Tokens in, tokens out; text is the recipe's business.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ enum class traffic_class : uint8_t { chatbot = 0, agent = 1 };
 
 /// One request: a prompt in token ids, how to sample, when to stop, and on whose behalf.
 struct generate_request {
-  std::string id;             // unique among running requests of this process; goes into logs and `X-Request-Id`
-  std::string tenant;         // from the API key; never from the client's body
-  std::string salt;           // cache salt of the tenant, from the API key
+  std::string id;      // unique among running requests of this process; goes into logs and `X-Request-Id`
+  std::string tenant;  // from the API key; never from the client's body
+  std::string salt;    // cache salt of the tenant, from the API key
   traffic_class traffic = traffic_class::chatbot;
   std::vector<kernels::token_id> prompt;
   kernels::sampling_params sampling;

@@ -26,27 +26,31 @@ struct options {
   std::string key_file;               // API keys (keys.hpp has the form); empty = no keys, loopback only
   uint32_t io_threads = 1;
   uint32_t encode_threads = 1;
-  uint32_t max_connections = 4096;          // further ones get 503 with Retry-After and are closed
-  uint32_t max_requests = 1024;             // generations at once; further ones get 429 with Retry-After
-  uint64_t max_body_bytes = 32u << 20;      // beyond: 413
-  uint32_t max_header_bytes = 16u << 10;    // beyond: 431
+  uint32_t max_connections = 4096;                         // further ones get 503 with Retry-After and are closed
+  uint32_t max_requests = 1024;                            // generations at once; further ones get 429 with Retry-After
+  uint64_t max_body_bytes = 32u << 20;                     // beyond: 413
+  uint32_t max_header_bytes = 16u << 10;                   // beyond: 431
   nanoseconds request_timeout = std::chrono::seconds(30);  // from a request's first byte to its last; beyond: 408
   nanoseconds idle_timeout = std::chrono::seconds(75);     // a connection without a request is closed
   nanoseconds keep_alive = std::chrono::seconds(10);       // silence in a stream before a comment line is sent
-  uint64_t output_buffer_bytes = 256u << 10;  // per connection, unsent; when full, tokens wait undecoded (4 bytes each, at
-                                              // most max_tokens of them) and are sent in larger chunks once there is room
-  nanoseconds slow_client_timeout = std::chrono::seconds(30);  // no byte taken for so long: the request is cancelled and the connection closed
-  uint32_t default_max_tokens = 0;  // of a chat without max_tokens; 0 = what the context leaves (completions: 16, as OpenAI)
+  uint64_t output_buffer_bytes =
+      256u << 10;  // per connection, unsent; when full, tokens wait undecoded (4 bytes each, at
+                   // most max_tokens of them) and are sent in larger chunks once there is room
+  nanoseconds slow_client_timeout =
+      std::chrono::seconds(30);  // no byte taken for so long: the request is cancelled and the connection closed
+  uint32_t default_max_tokens =
+      0;  // of a chat without max_tokens; 0 = what the context leaves (completions: 16, as OpenAI)
 };
 
 /// A running server. Every function may be called from any thread.
 class server {
  public:
   /// Binds and starts serving. `generator` and `metrics` must outlive the server, `recipe` is shared. Draws seeds for
-  /// requests that name none from `random` and reports them. Fails if the address cannot be bound, is not loopback while there is
-  /// no key file, or the key file is wrong (naming the line).
-  static result<std::unique_ptr<server>> start(const options& opts, std::shared_ptr<const recipe::recipe> recipe, generator& gen,
-                                               observe::metrics& metrics, const clock_source& clock, rng random);
+  /// requests that name none from `random` and reports them. Fails if the address cannot be bound, is not loopback
+  /// while there is no key file, or the key file is wrong (naming the line).
+  static result<std::unique_ptr<server>> start(const options& opts, std::shared_ptr<const recipe::recipe> recipe,
+                                               generator& gen, observe::metrics& metrics, const clock_source& clock,
+                                               rng random);
   ~server();
 
   /// Address as "127.0.0.1:8000" or "[::1]:8000", with the real port.

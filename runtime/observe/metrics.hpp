@@ -1,7 +1,8 @@
-// Metrics of one process in Prometheus' text format. Names are vLLM's where the meaning is the same, `troupe_` otherwise.
+// Metrics of one process in Prometheus' text format. Names are vLLM's where the meaning is the same, `troupe_`
+// otherwise.
 //
-// Labels come from an allow-list and never from a client: a key outside it is an own fault (check), and a family that has
-// reached its bound of series counts further values under "other".
+// Labels come from an allow-list and never from a client: a key outside it is an own fault (check), and a family that
+// has reached its bound of series counts further values under "other".
 #pragma once
 
 #include <cstdint>

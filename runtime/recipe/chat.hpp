@@ -2,10 +2,10 @@
 //
 //   <bos> {<｜System｜>text | <｜User｜>text | <｜Assistant｜></think>text<eos>}... <｜Assistant｜>(</think> | <think>)
 //
-// A system message is first or anywhere; user messages in a row are one turn, joined by an empty line; a past answer carries
-// the closed thinking tag only. In thinking mode the first system message (an empty one is made if there is none) begins
-// with the effort line. A last assistant message with `prefix` is continued: no end-of-sentence after it and no new turn.
-// Source: the deepseek-recipe package (recorded in tests/recipe/vectors).
+// A system message is first or anywhere; user messages in a row are one turn, joined by an empty line; a past answer
+// carries the closed thinking tag only. In thinking mode the conversation begins with a system message (an empty one is
+// put in front if there is none) that begins with the effort line. A last assistant message with `prefix` is continued:
+// no end-of-sentence after it and no new turn. Source: the deepseek-recipe package (recorded in tests/recipe/vectors).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace troupe::recipe {
 
-enum class role : uint8_t { system, user, assistant, latest_reminder };
+enum class role : uint8_t { system, user, assistant };
 
 struct message {
   role from = role::user;
@@ -33,9 +33,9 @@ struct chat_options {
   bool operator==(const chat_options&) const = default;
 };
 
-/// The special tokens that the encoding uses, in the order of `chat_spellings`.
-enum class chat_token : uint8_t { bos, eos, system, user, assistant, latest_reminder, think, end_think };
-inline constexpr int chat_token_count = 8;
+/// The special tokens that the encoding uses.
+enum class chat_token : uint8_t { bos, eos, system, user, assistant, think, end_think };
+inline constexpr int chat_token_count = 7;
 /// Spelling of a special token as the released tokenizer has it.
 const char* spelling(chat_token token);
 

@@ -33,12 +33,13 @@ class recipe {
   const tokenizer& tokens() const;
 
   /// Token ids of a conversation, ready for the answer (chat.hpp has the rules). `scope` separates the cached encodings
-  /// of tenants (pass the tenant's salt): a cached long text answers faster, which must not tell one tenant what another sent.
+  /// of tenants (pass the tenant's salt): a cached long text answers faster, which must not tell one tenant what
+  /// another sent.
   result<std::vector<token_id>> chat(const std::vector<message>& messages, const chat_options& options,
                                      std::string_view scope) const;
 
-  /// Token ids of a text prompt: begin-of-sentence in front unless the text begins with it, spellings of added tokens mean
-  /// those tokens, segments between them are encoded independently.
+  /// Token ids of a text prompt: begin-of-sentence in front unless the text begins with it, spellings of added tokens
+  /// mean those tokens, segments between them are encoded independently.
   result<std::vector<token_id>> prompt(std::string_view text, std::string_view scope) const;
 
   /// Bytes held by the cache now; never above the bound.

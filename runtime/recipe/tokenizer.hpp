@@ -1,9 +1,9 @@
 // Text <-> token ids by a Hugging Face `tokenizer.json` of the byte-level BPE family.
 //
-// What is read: `model` (BPE: vocab, merges in both list forms, ignore_merges), `pre_tokenizer` (Split, ByteLevel, Digits
-// and Sequences of them), `normalizer` (NFC, NFD, NFKC, NFKD and Sequences of them), `added_tokens`, `decoder` (ByteLevel).
-// Anything else that would change the ids is refused when the file is loaded, by name. `post_processor` is not applied:
-// the recipe places the special tokens itself.
+// What is read: `model` (BPE: vocab, merges in both list forms, ignore_merges), `pre_tokenizer` (Split, ByteLevel,
+// Digits and Sequences of them), `normalizer` (NFC, NFD, NFKC, NFKD and Sequences of them), `added_tokens`, `decoder`
+// (ByteLevel). Anything else that would change the ids is refused when the file is loaded, by name. `post_processor` is
+// not applied: the recipe places the special tokens itself.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,9 @@ enum class added_tokens : uint8_t { plain, recognised };
 /// Immutable once loaded; every function may be called from any thread.
 class tokenizer {
  public:
-  /// Reads `path`. Errors name the file and the entry: not JSON, a missing or unsupported section, a merge whose parts or
-  /// result are not in the vocabulary, one id for two tokens, a byte without a token, a pattern that does not compile.
+  /// Reads `path`. Errors name the file and the entry: not JSON, a missing or unsupported section, a merge whose parts
+  /// or result are not in the vocabulary, one id for two tokens, a byte without a token, a pattern that does not
+  /// compile.
   static result<tokenizer> load(const std::string& path);
   /// The same from text in memory; `name` stands for the file in errors.
   static result<tokenizer> parse(std::string_view json, std::string_view name);
@@ -36,11 +37,12 @@ class tokenizer {
   tokenizer& operator=(tokenizer&&) noexcept;
   ~tokenizer();
 
-  /// Token ids of `text` (UTF-8; invalid bytes count as U+FFFD). `exhausted` when a pattern of the pre-tokenizer passes its
-  /// match limit on this text.
+  /// Token ids of `text` (UTF-8; invalid bytes count as U+FFFD). `exhausted` when a pattern of the pre-tokenizer passes
+  /// its match limit on this text.
   result<std::vector<token_id>> encode(std::string_view text, added_tokens added = added_tokens::recognised) const;
 
-  /// Text of `ids`; unknown ids give nothing, special tokens only when `with_special`. Bytes that are not UTF-8 become U+FFFD.
+  /// Text of `ids`; unknown ids give nothing, special tokens only when `with_special`. Bytes that are not UTF-8 become
+  /// U+FFFD.
   std::string decode(const std::vector<token_id>& ids, bool with_special = false) const;
 
   /// Raw bytes of one token (may be part of a character); empty for an unknown id. Valid as long as the tokenizer.
@@ -52,8 +54,9 @@ class tokenizer {
   /// One more than the largest id.
   uint32_t size() const;
 
+  struct data;  // what was loaded; private to the room
+
  private:
-  struct data;
   explicit tokenizer(std::unique_ptr<data> d);
   std::unique_ptr<data> data_;
 };
