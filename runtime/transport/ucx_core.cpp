@@ -1,0 +1,241 @@
+#include "runtime/transport/ucx_core.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <ucs/debug/log_def.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/transport/codec.hpp"
+
+namespace troupe::transport::ucx {
+namespace {
+
+constexpr uint64_t blob_magic = 0x31'50'45'55'50'55'4f'52;  // "ROUPUEP1", version in the last digit
+
+ucs_log_func_rc_t log_line(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
+                           const char* format, va_list args) {
+  if (level <= UCS_LOG_LEVEL_WARN) {
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    log::debug("ucx: {}", text);
+  }
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+void adopt_log() {
+  static std::once_flag once;
+  std::call_once(once, [] { ucs_log_push_handler(log_line); });
+}
+
+}  // namespace
+
+tl::unexpected<error> ucx_failure(std::string_view what, ucs_status_t status) {
+  return fail(errc::unavailable, "{}: {}", what, ucs_status_string(status));
+}
+
+result<std::unique_ptr<node>> node::make(const std::string& tls, const std::string& interface, uint64_t features) {
+  adopt_log();
+  ucp_config_t* config = nullptr;
+  if (const auto s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) return ucx_failure("ucp_config_read", s);
+  // ucp_config_modify answers OK to unknown keys, so a typo here is silent: tests check the effect.
+  ucp_config_modify(config, "TLS", tls.c_str());
+  if (!interface.empty()) ucp_config_modify(config, "NET_DEVICES", interface.c_str());
+  ucp_config_modify(config, "TCP_TX_SEG_SIZE", "256k");
+  ucp_config_modify(config, "TCP_RX_SEG_SIZE", "256k");
+  std::unique_ptr<node> n(new node);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = features;
+  auto status = ucp_init(&params, config, &n->context_);
+  ucp_config_release(config);
+  if (status != UCS_OK) return ucx_failure(fmt::format("UCX with {} on '{}'", tls, interface), status);
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(n->context_, &worker, &n->worker_);
+  if (status != UCS_OK) return ucx_failure(fmt::format("UCX worker with {} on '{}'", tls, interface), status);
+  ucp_address_t* address = nullptr;
+  size_t length = 0;
+  status = ucp_worker_get_address(n->worker_, &address, &length);
+  if (status != UCS_OK) return ucx_failure("ucp_worker_get_address", status);
+  n->address_.assign(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(n->worker_, address);
+  return n;
+}
+
+result<std::unique_ptr<node>> node::messages(const std::string& interface) {
+  return make("tcp", interface, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP);
+}
+
+result<std::unique_ptr<node>> node::shared_memory() { return make("posix", "", UCP_FEATURE_RMA); }
+
+node::~node() {
+  if (worker_) ucp_worker_destroy(worker_);
+  if (context_) ucp_cleanup(context_);
+}
+
+result<std::unique_ptr<memory>> memory::allocate(node& owner, size_t bytes) {
+  std::unique_ptr<memory> m(new memory);
+  m->owner_ = &owner;
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+  params.length = bytes;
+  params.flags = UCP_MEM_MAP_ALLOCATE;
+  if (const auto s = ucp_mem_map(owner.context(), &params, &m->handle_); s != UCS_OK)
+    return fail(errc::exhausted, "{} B of shared memory: {} (look at the size of /dev/shm)", bytes,
+                ucs_status_string(s));
+  ucp_mem_attr_t attributes{};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
+  if (const auto s = ucp_mem_query(m->handle_, &attributes); s != UCS_OK) return ucx_failure("ucp_mem_query", s);
+  m->base_ = static_cast<std::byte*>(attributes.address);
+  m->size_ = bytes;
+  void* blob = nullptr;
+  size_t length = 0;
+  if (const auto s = ucp_rkey_pack(owner.context(), m->handle_, &blob, &length); s != UCS_OK)
+    return ucx_failure("ucp_rkey_pack", s);
+  m->rkey_.assign(static_cast<const char*>(blob), length);
+  ucp_rkey_buffer_release(blob);
+  std::fill(m->base_, m->base_ + bytes, std::byte{0});
+  return m;
+}
+
+memory::~memory() {
+  if (handle_) ucp_mem_unmap(owner_->context(), handle_);
+}
+
+result<std::unique_ptr<mapping>> mapping::open(node& local, const std::string& peer_address, const std::string& rkey,
+                                               uint64_t base) {
+  std::unique_ptr<mapping> m(new mapping);
+  m->local_ = &local;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer_address.data());
+  if (const auto s = ucp_ep_create(local.worker(), &params, &m->endpoint_); s != UCS_OK)
+    return ucx_failure("shared-memory endpoint", s);
+  if (const auto s = ucp_ep_rkey_unpack(m->endpoint_, rkey.data(), &m->rkey_); s != UCS_OK)
+    return ucx_failure("ucp_ep_rkey_unpack", s);
+  void* data = nullptr;
+  if (const auto s = ucp_rkey_ptr(m->rkey_, base, &data); s != UCS_OK) return ucx_failure("mapping shared memory", s);
+  m->data_ = static_cast<std::byte*>(data);
+  return m;
+}
+
+mapping::~mapping() {
+  if (rkey_) ucp_rkey_destroy(rkey_);
+  if (!endpoint_) return;
+  // Nothing is outstanding on it, so the close ends at once, also when the peer is dead.
+  ucp_request_param_t params{};
+  void* request = ucp_ep_close_nbx(endpoint_, &params);
+  if (!UCS_PTR_IS_PTR(request)) return;
+  while (ucp_request_check_status(request) == UCS_INPROGRESS) local_->progress();
+  ucp_request_free(request);
+}
+
+void guard::error_callback(void* arg, ucp_ep_h, ucs_status_t status) {
+  auto* self = static_cast<guard*>(arg);
+  if (auto f = std::exchange(self->on_error_, {})) f(status);
+}
+
+result<std::unique_ptr<guard>> guard::connect(node& local, const std::string& peer_address,
+                                              std::function<void(ucs_status_t)> on_error) {
+  std::unique_ptr<guard> g(new guard);
+  g->local_ = &local;
+  g->on_error_ = std::move(on_error);
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer_address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &guard::error_callback;
+  params.err_handler.arg = g.get();
+  if (const auto s = ucp_ep_create(local.worker(), &params, &g->endpoint_); s != UCS_OK)
+    return ucx_failure("endpoint", s);
+  return g;
+}
+
+guard::~guard() {
+  if (!endpoint_) return;
+  on_error_ = {};
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* request = ucp_ep_close_nbx(endpoint_, &params);
+  if (!UCS_PTR_IS_PTR(request)) return;
+  while (ucp_request_check_status(request) == UCS_INPROGRESS) local_->progress();
+  ucp_request_free(request);
+}
+
+std::string endpoint_address::encode() const {
+  return blob_writer().number(blob_magic).number(identity).number(host).text(messages).text(shared).finish();
+}
+
+result<endpoint_address> endpoint_address::decode(std::string_view bytes) {
+  blob_reader in(bytes);
+  endpoint_address a;
+  const bool magic = in.number() == blob_magic;
+  a.identity = in.number();
+  a.host = in.number();
+  a.messages = in.text();
+  a.shared = in.text();
+  if (!magic || !in.complete() || a.messages.empty())
+    return fail(errc::corrupt, "an address blob of {} B is truncated or of another version", bytes.size());
+  return a;
+}
+
+uint64_t host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat st {};
+  if (stat("/proc/self/ns/pid", &st) != 0) st.st_ino = static_cast<ino_t>(getpid());
+  return blob_hash(fmt::format("{} {}", boot, static_cast<uint64_t>(st.st_ino)));
+}
+
+result<std::unique_ptr<sleeper>> sleeper::make(node& n) {
+  std::unique_ptr<sleeper> s(new sleeper);
+  s->node_ = &n;
+  int worker = -1;
+  if (const auto st = ucp_worker_get_efd(n.worker(), &worker); st != UCS_OK)
+    return ucx_failure("ucp_worker_get_efd", st);
+  s->epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  s->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (s->epoll_ < 0 || s->event_ < 0) return fail(errc::io, "epoll or eventfd: errno {}", errno);
+  for (const int fd : {worker, s->event_}) {
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.fd = fd;
+    if (epoll_ctl(s->epoll_, EPOLL_CTL_ADD, fd, &e) != 0) return fail(errc::io, "epoll_ctl: errno {}", errno);
+  }
+  return s;
+}
+
+sleeper::~sleeper() {
+  if (epoll_ >= 0) close(epoll_);
+  if (event_ >= 0) close(event_);
+}
+
+void sleeper::sleep(nanoseconds limit) {
+  if (ucp_worker_arm(node_->worker()) != UCS_OK) return;  // busy: progress again
+  // Rounded up: epoll counts milliseconds and a wait of 0 would spin until the limit.
+  const int64_t ms = std::clamp<int64_t>((limit.count() + 999'999) / 1'000'000, 0, 60'000);
+  epoll_event events[2];
+  epoll_wait(epoll_, events, 2, static_cast<int>(ms));
+  uint64_t count;
+  [[maybe_unused]] const auto n = read(event_, &count, sizeof count);
+}
+
+void sleeper::signal() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(event_, &one, sizeof one);
+}
+
+}  // namespace troupe::transport::ucx

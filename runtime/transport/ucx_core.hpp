@@ -1,0 +1,147 @@
+// UCX handles with owners, and the two kinds of context that the house uses: one for messages (TCP, with failure
+// handling) and one for shared memory (no failure handling, get/put/rkey_ptr only). UCX 1.13 offers one or the other
+// per endpoint, and an endpoint of a context that has both takes lanes that it must not have; so there are two
+// contexts.
+//
+// Not thread safe: all calls on handles of one worker come from one thread at a time. UCX's own log lines go to the
+// house's log (level debug), never to stdout.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/clock.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe::transport::ucx {
+
+/// unavailable with what was tried and what UCX said.
+tl::unexpected<error> ucx_failure(std::string_view what, ucs_status_t status);
+
+/// A context and its one worker. Destroyed after everything that was made from it.
+class node {
+ public:
+  /// TCP with failure handling, active messages, sleeping waits. `interface`: network device, empty = all.
+  static result<std::unique_ptr<node>> messages(const std::string& interface);
+  /// Shared memory of this host.
+  static result<std::unique_ptr<node>> shared_memory();
+  ~node();
+  node(const node&) = delete;
+  node& operator=(const node&) = delete;
+
+  ucp_context_h context() const { return context_; }
+  ucp_worker_h worker() const { return worker_; }
+  /// The worker's address, to be sent to peers.
+  const std::string& address() const { return address_; }
+  /// Runs what is due; number of events (0 = idle).
+  unsigned progress() { return ucp_worker_progress(worker_); }
+
+ private:
+  node() = default;
+  static result<std::unique_ptr<node>> make(const std::string& tls, const std::string& interface, uint64_t features);
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::string address_;
+};
+
+/// Zeroed shared memory that peers can reach through `rkey`. Must go before its node.
+class memory {
+ public:
+  static result<std::unique_ptr<memory>> allocate(node& owner, size_t bytes);
+  ~memory();
+  memory(const memory&) = delete;
+  memory& operator=(const memory&) = delete;
+  std::span<std::byte> bytes() const { return {base_, size_}; }
+  const std::string& rkey() const { return rkey_; }
+
+ private:
+  memory() = default;
+  node* owner_ = nullptr;
+  ucp_mem_h handle_ = nullptr;
+  std::byte* base_ = nullptr;
+  size_t size_ = 0;
+  std::string rkey_;
+};
+
+/// A peer's shared memory, mapped here. Keeps its endpoint; must go before the node.
+class mapping {
+ public:
+  /// `peer_address`: the peer's shared-memory worker; `base`: address of the region in the peer. unavailable if the
+  /// memory cannot be mapped (other host, process gone).
+  static result<std::unique_ptr<mapping>> open(node& local, const std::string& peer_address, const std::string& rkey,
+                                               uint64_t base);
+  ~mapping();
+  mapping(const mapping&) = delete;
+  mapping& operator=(const mapping&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  mapping() = default;
+  node* local_ = nullptr;
+  ucp_ep_h endpoint_ = nullptr;
+  ucp_rkey_h rkey_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+/// An endpoint with failure handling. `on_error` is called once, inside progress, when the peer is gone; after it, or
+/// when the owner is done, `close`.
+class guard {
+ public:
+  static result<std::unique_ptr<guard>> connect(node& local, const std::string& peer_address,
+                                                std::function<void(ucs_status_t)> on_error);
+  /// Forced close: every request of it completes (with an error) before this returns; the callbacks run inside.
+  ~guard();
+  guard(const guard&) = delete;
+  guard& operator=(const guard&) = delete;
+  ucp_ep_h endpoint() const { return endpoint_; }
+
+ private:
+  guard() = default;
+  static void error_callback(void* arg, ucp_ep_h ep, ucs_status_t status);
+  node* local_ = nullptr;
+  ucp_ep_h endpoint_ = nullptr;
+  std::function<void(ucs_status_t)> on_error_;
+};
+
+/// How a process is reached: what an address blob holds.
+struct endpoint_address {
+  uint64_t identity = 0;  // random per transport or EP endpoint
+  uint64_t host = 0;      // equal on processes that can share memory
+  std::string messages;   // worker addresses
+  std::string shared;     // empty: no shared memory
+  std::string encode() const;
+  /// corrupt for bytes that `encode` did not make.
+  static result<endpoint_address> decode(std::string_view bytes);
+};
+
+/// Hash of what two processes must have in common to share memory by /proc: boot and pid namespace.
+uint64_t host_identity();
+
+/// Sleeps in epoll until the worker has an event, `signal` is called, or `limit` has passed.
+class sleeper {
+ public:
+  static result<std::unique_ptr<sleeper>> make(node& n);
+  ~sleeper();
+  sleeper(const sleeper&) = delete;
+  sleeper& operator=(const sleeper&) = delete;
+  /// Returns at once if the worker has events or a signal came since the last sleep. Progress until idle before, and
+  /// look at your condition after that progress.
+  void sleep(nanoseconds limit);
+  /// Any thread, async-signal safe.
+  void signal();
+
+ private:
+  sleeper() = default;
+  node* node_ = nullptr;
+  int epoll_ = -1, event_ = -1;
+};
+
+}  // namespace troupe::transport::ucx
