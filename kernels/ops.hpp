@@ -45,8 +45,9 @@ struct weight {
 struct row_ref {
   uint32_t slot = 0;            // place of the sequence's state
   uint32_t position = 0;        // of the row's token
-  uint32_t first_row = 0;       // index in this call of the sequence's first row
-  uint32_t first_position = 0;  // its position; keys before it are in the ring, from it on in this call's records
+  uint32_t first_row = 0;       // index of the sequence's first record (kv row) among this call's records. There may be
+                                // more records than rows: the first decoder layer has queries for its last rows only.
+  uint32_t first_position = 0;  // position of that record; keys before it are in the ring, from it on in the records
   uint32_t window_floor = 0;    // no window key before this position
 };
 
