@@ -177,7 +177,7 @@ class engine {
 
   /// Gives the engine the group and expert placement of a new epoch; the engine thread takes it between steps. Until then,
   /// and after a peer_lost, plans wait (the failed step's plan and those already queued behind it are reported as failed and
-  /// dropped; see step_result::applied). The initial group is given at construction. Fails if the placement leaves an expert without a copy.
+  /// dropped; see step_result::applied), and between such a failure and the next regroup submit is `unavailable`. The initial group is given at construction. Fails if the placement leaves an expert without a copy.
   virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
 
   /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.

@@ -1,0 +1,378 @@
+#include "actors/serving/batch.hpp"
+
+#include <algorithm>
+
+#include "policies/admission.hpp"
+#include "policies/pages.hpp"
+#include "policies/resume.hpp"
+#include "runtime/base/check.hpp"
+
+namespace troupe::actors {
+
+using kernels::finish_reason;
+
+batch::batch(role what, uint32_t queue_limit, uint32_t verify_budget)
+    : what_(what), queue_limit_(queue_limit), verify_budget_(verify_budget) {}
+
+void batch::configure(const kernels::model_facts& facts, const kernels::engine_limits& limits) {
+  TROUPE_CHECK(!configured_, "configured twice");
+  TROUPE_CHECK(facts.window > 0, "window {}", facts.window);
+  facts_ = facts;
+  limits_ = limits;
+  configured_ = true;
+  pages_free_ = limits.pages;
+  for (uint32_t s = 0; s < limits.slots; ++s) free_slots_.insert(s);
+}
+
+batch::sequence& batch::at(uint64_t number) {
+  auto it = sequences_.find(number);
+  TROUPE_CHECK(it != sequences_.end(), "no sequence {}", number);
+  return it->second;
+}
+
+void batch::note(std::string reason) {
+  if (!reasons_.empty() && reasons_.back() == reason) return;
+  if (reasons_.size() == 16) reasons_.pop_front();
+  reasons_.push_back(std::move(reason));
+}
+
+uint32_t batch::draft_bound(const sequence& s) const {
+  return what_ == role::decode && s.speculate && facts_.has_drafter && verify_budget_ > 0 ? limits_.max_draft : 0;
+}
+
+// Tokens whose KV the sequence can ever need: verifying may run past the end by the drafts of one step.
+uint32_t batch::token_cap(const sequence& s) const {
+  const uint64_t most = uint64_t{s.prompt_length} + s.stop.max_tokens + draft_bound(s);
+  return static_cast<uint32_t>(std::min<uint64_t>(most, limits_.max_context));
+}
+
+uint32_t batch::pages_for(uint32_t tokens) const { return policies::pages_needed(tokens, facts_.window); }
+
+// Pages that the sequence must hold so that its next step can run, whatever the plans under way bring. A prompt takes all of
+// its pages when it starts, so that it cannot get stuck half way.
+uint32_t batch::pages_after_next(const sequence& s) const {
+  const uint32_t base = s.at == phase::waiting ? static_cast<uint32_t>(s.known.size())
+                                               : std::max(s.opened, s.committed + s.in_flight);
+  return pages_for(std::min(base + 1 + draft_bound(s), std::max(token_cap(s), base)));
+}
+
+bool batch::runs_next(const sequence& s) const {
+  return s.at == phase::running && (s.planned < s.opened || what_ == role::decode);
+}
+
+enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open) {
+  enqueue_reply reply;
+  reply.waiting = static_cast<uint32_t>(waiting_.size());
+  auto refuse = [&](errc code, std::string text, uint32_t retry = 0) {
+    ++counters_.refused;
+    reply.outcome = {code, std::move(text)};
+    reply.retry_after_ms = retry;
+    return reply;
+  };
+  const key k{front, r.request, r.attempt};
+  if (by_key_.contains(k)) return reply;
+  for (auto it = by_key_.lower_bound({front, r.request, 0}); it != by_key_.end() && it->first.front == front &&
+                                                              it->first.request == r.request;) {
+    const key older = it->first;
+    ++it;
+    if (older.attempt > r.attempt) return refuse(errc::stale, "a newer attempt of the request is here");
+    cancel(older);
+  }
+  if (!configured_) return refuse(errc::unavailable, "no engine yet");
+  sequence s;
+  s.id = k;
+  s.known = r.tokens;
+  s.prompt_length = r.prompt_length;
+  s.sampling = r.sampling;
+  s.stop = r.stop;
+  s.speculate = r.speculate;
+  if (s.known.empty() || s.prompt_length == 0 || s.prompt_length > s.known.size())
+    return refuse(errc::invalid_argument, fmt::format("prompt of {} tokens with {} known", s.prompt_length, s.known.size()));
+  if (s.known.size() >= limits_.max_context)
+    return refuse(errc::invalid_argument,
+                  fmt::format("{} tokens: the context holds {}", s.known.size(), limits_.max_context));
+  s.stop.max_tokens = std::min(s.stop.max_tokens, limits_.max_context - s.prompt_length);
+  if (s.known.size() - s.prompt_length >= s.stop.max_tokens)
+    return refuse(errc::invalid_argument, fmt::format("nothing left to generate: max_tokens {}", s.stop.max_tokens));
+  if (pages_for(token_cap(s)) > limits_.pages)
+    return refuse(errc::invalid_argument, fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
+  auto admission = policies::plan_admission({static_cast<uint32_t>(waiting_.size()), queue_limit_, open});
+  note("admission: " + admission.reason);
+  if (!admission.admit)
+    return refuse(open ? errc::exhausted : errc::unavailable, admission.reason, admission.retry_after_ms);
+  const uint64_t number = next_sequence_++;
+  by_key_.emplace(k, number);
+  sequences_.emplace(number, std::move(s));
+  waiting_.push_back(number);
+  ++reply.waiting;
+  return reply;
+}
+
+batch::cancelled batch::cancel(const key& k) {
+  auto it = by_key_.find(k);
+  if (it == by_key_.end()) return cancelled::unknown;
+  const uint64_t number = it->second;
+  auto& s = at(number);
+  if (!s.cancel && s.at != phase::ended && !(s.at == phase::closing && !s.preempted)) ++counters_.cancelled;
+  s.cancel = true;
+  s.preempted = false;
+  s.unacked.clear();
+  std::erase_if(output_, [&](auto& o) {
+    return o.first == k.front && o.second.request == k.request && o.second.attempt == k.attempt;
+  });
+  leave(number);
+  auto still = sequences_.find(number);
+  if (still == sequences_.end()) return cancelled::done;
+  still->second.wants_notice = true;
+  return cancelled::closing;
+}
+
+void batch::drop_front(uint32_t front) {
+  std::vector<key> gone;
+  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front; ++it)
+    gone.push_back(it->first);
+  for (auto& k : gone) {
+    cancel(k);
+    auto it = by_key_.find(k);
+    if (it != by_key_.end()) at(it->second).wants_notice = false;
+  }
+}
+
+void batch::acknowledge(uint32_t front, const ack_item& item) {
+  auto it = by_key_.find({front, item.request, item.attempt});
+  if (it == by_key_.end()) return;
+  const uint64_t number = it->second;
+  auto& u = at(number).unacked;
+  while (!u.empty() && (item.ended || (!u.front().item.last() && u.front().item.first_position +
+                                                  u.front().item.tokens.size() <= item.next_position)))
+    u.pop_front();
+  forget_if_done(number);
+}
+
+std::vector<stream_item> batch::overdue(uint32_t front) {
+  std::vector<stream_item> out;
+  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front; ++it) {
+    for (auto& k : at(it->second).unacked) {
+      if (k.seen) out.push_back(k.item);
+      k.seen = true;
+    }
+  }
+  counters_.resent += out.size();
+  return out;
+}
+
+bool batch::has_unacknowledged() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](auto& s) { return !s.second.unacked.empty(); });
+}
+
+size_t batch::unfinished() const {
+  return static_cast<size_t>(std::count_if(sequences_.begin(), sequences_.end(), [](auto& s) {
+    return s.second.at == phase::waiting || s.second.at == phase::running || s.second.preempted;
+  }));
+}
+
+void batch::emit(sequence& s, stream_item item) {
+  if (s.cancel) return;
+  item.request = s.id.request;
+  item.attempt = s.id.attempt;
+  item.drafted = s.drafted;
+  item.accepted = s.accepted;
+  s.unacked.push_back({item});
+  output_.emplace_back(s.id.front, std::move(item));
+}
+
+void batch::end(uint64_t number, stream_item item) {
+  auto& s = at(number);
+  item.failure != errc{} ? ++counters_.failed : ++counters_.finished;
+  emit(s, std::move(item));
+  s.preempted = false;
+  leave(number);
+}
+
+void batch::leave(uint64_t number) {
+  auto& s = at(number);
+  switch (s.at) {
+    case phase::waiting:
+      std::erase(waiting_, number);
+      s.at = phase::ended;
+      break;
+    case phase::running:
+      std::erase(running_, number);
+      to_close_.push_back(s.slot);
+      s.at = phase::closing;
+      break;
+    case phase::closing:
+    case phase::ended: break;
+  }
+  forget_if_done(number);
+}
+
+void batch::forget_if_done(uint64_t number) {
+  auto it = sequences_.find(number);
+  if (it == sequences_.end()) return;
+  auto& s = it->second;
+  if (s.at != phase::ended || !s.unacked.empty()) return;
+  if (s.wants_notice) forgotten_.push_back(s.id);
+  by_key_.erase(s.id);
+  sequences_.erase(it);
+}
+
+void batch::closed(kernels::slot_id slot) {
+  auto it = slots_.find(slot);
+  TROUPE_CHECK(it != slots_.end(), "closed slot {} is not open", slot.value);
+  const uint64_t number = it->second;
+  slots_.erase(it);
+  free_slots_.insert(slot.value);
+  auto& s = at(number);
+  TROUPE_CHECK(s.at == phase::closing, "closed slot {} of a sequence in phase {}", slot.value, static_cast<int>(s.at));
+  pages_free_ += s.pages;
+  s.pages = 0;
+  TROUPE_CHECK(pages_free_ <= limits_.pages, "free {} of {} pages", pages_free_, limits_.pages);
+  if (s.preempted) {
+    s.preempted = false;
+    s.at = phase::waiting;
+    s.opened = s.planned = s.committed = s.in_flight = 0;
+    waiting_.push_front(number);
+    return;
+  }
+  s.at = phase::ended;
+  forget_if_done(number);
+}
+
+void batch::apply_result(sequence& s, const kernels::sequence_result& r) {
+  s.committed = std::max(s.committed, r.committed);
+  s.drafted += r.drafted;
+  s.accepted += r.accepted;
+  if (s.cancel || (s.at != phase::running && !s.preempted)) return;
+  // A step that was run again may bring tokens that are known.
+  const auto have = static_cast<uint32_t>(s.known.size());
+  const uint32_t skip = r.first_position < have ? std::min<uint32_t>(have - r.first_position, r.tokens.size()) : 0;
+  TROUPE_CHECK(r.tokens.empty() || r.first_position <= have, "tokens from {} with {} known", r.first_position, have);
+  stream_item item;
+  item.first_position = r.first_position + skip;
+  item.tokens.assign(r.tokens.begin() + skip, r.tokens.end());
+  if (r.logprobs.size() == r.tokens.size()) item.logprobs.assign(r.logprobs.begin() + skip, r.logprobs.end());
+  if (r.top.size() == r.tokens.size()) item.top.assign(r.top.begin() + skip, r.top.end());
+  s.known.insert(s.known.end(), item.tokens.begin(), item.tokens.end());
+  counters_.tokens += item.tokens.size();
+  counters_.drafted += r.drafted;
+  counters_.accepted += r.accepted;
+  item.finish = r.finish;
+  if (r.finish == finish_reason::error) {
+    item.failure = errc::internal;
+    item.failure_text = "the engine gave the sequence up";
+  }
+  if (what_ == role::prefill && !r.tokens.empty() && r.finish == finish_reason::none)
+    item.handoff.kind = handoff_kind::recompute;
+  const uint64_t number = by_key_.at(s.id);
+  if (item.last())
+    end(number, std::move(item));
+  else if (!item.tokens.empty())
+    emit(s, std::move(item));
+}
+
+void batch::apply(const kernels::step_result& r) {
+  TROUPE_CHECK(!plans_.empty() && plans_.front().id == r.plan, "result of plan {}, expected {}", r.plan,
+               plans_.empty() ? 0 : plans_.front().id);
+  ++counters_.steps;
+  if (r.plan_done) {
+    for (const auto& e : plans_.front().entries) {
+      auto it = sequences_.find(e.sequence);
+      if (it != sequences_.end()) it->second.in_flight -= std::min(it->second.in_flight, e.worst);
+    }
+  }
+  if (r.failure != errc{}) {
+    TROUPE_CHECK(r.plan_done, "plan {} failed but goes on", r.plan);
+    const record rec = std::move(plans_.front());
+    plans_.pop_front();
+    for (auto slot : r.closed) closed(slot);
+    apply_failure(rec, r);
+    return;
+  }
+  for (const auto& result : r.sequences) {
+    auto it = slots_.find(result.slot);
+    if (it != slots_.end()) apply_result(at(it->second), result);
+  }
+  if (r.plan_done) {
+    for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows;
+    plans_.pop_front();
+    hold_ = hold_ && !plans_.empty();
+  }
+  for (auto slot : r.closed) closed(slot);
+}
+
+// The plan is gone. What had taken effect stays; what had not is taken back. Chunks are planned again from the committed length.
+void batch::apply_failure(const record& rec, const kernels::step_result& r) {
+  const bool transient = r.failure == errc::peer_lost || r.failure == errc::timeout || r.failure == errc::stale ||
+                         r.failure == errc::unavailable || r.failure == errc::cancelled;
+  note(fmt::format("plan {} dropped: {} {}", rec.id, to_string(r.failure), r.failure_text));
+  hold_ = !plans_.empty();
+  if (!r.applied) {
+    for (auto slot : rec.closes)
+      if (slots_.contains(slot)) to_close_.push_back(slot);
+  }
+  for (const auto& e : rec.entries) {
+    auto it = sequences_.find(e.sequence);
+    if (it == sequences_.end()) continue;
+    auto& s = it->second;
+    if (!r.applied) {
+      s.pages -= e.grow;
+      pages_free_ += e.grow;
+    }
+    if (!r.applied && e.opens) {  // the slot was never opened
+      slots_.erase(s.slot);
+      free_slots_.insert(s.slot.value);
+      std::erase(to_close_, s.slot);
+      std::erase(running_, e.sequence);
+      const bool again = s.at == phase::running || s.preempted;
+      s.opened = s.planned = s.committed = s.in_flight = 0;
+      s.preempted = false;
+      s.at = again ? phase::waiting : phase::ended;
+      if (again) waiting_.push_front(e.sequence);
+      forget_if_done(e.sequence);
+    } else {
+      s.planned = std::min(s.opened, s.committed);
+    }
+    if (!transient && sequences_.contains(e.sequence) && (s.at == phase::waiting || s.at == phase::running)) {
+      stream_item item;
+      item.first_position = static_cast<uint32_t>(s.known.size());
+      item.failure = errc::internal;
+      item.failure_text = fmt::format("the engine refused a step: {}", r.failure_text);
+      end(e.sequence, std::move(item));
+    }
+  }
+}
+
+void batch::fail_all(errc code, const std::string& text) {
+  std::vector<uint64_t> open;
+  for (auto& [number, s] : sequences_)
+    if (s.at == phase::waiting || s.at == phase::running || s.preempted) open.push_back(number);
+  for (uint64_t number : open) {
+    stream_item item;
+    item.first_position = static_cast<uint32_t>(at(number).known.size());
+    item.failure = code;
+    item.failure_text = text;
+    end(number, std::move(item));
+  }
+  note(fmt::format("{} requests failed: {}", open.size(), text));
+}
+
+void batch::describe(scheduler_report& out) const {
+  const auto state = out.state;
+  out = counters_;
+  out.state = state;
+  out.waiting = static_cast<uint32_t>(waiting_.size());
+  out.running = static_cast<uint32_t>(running_.size());
+  for (auto& [number, s] : sequences_) {
+    out.closing += s.at == phase::closing;
+    out.unacknowledged += static_cast<uint32_t>(s.unacked.size());
+    out.pages_reserved += s.pages;
+  }
+  out.pages_total = configured_ ? limits_.pages : 0;
+  out.pages_free = pages_free_;
+  TROUPE_CHECK(out.pages_free + out.pages_reserved == out.pages_total, "free {} + reserved {} != {} pages", out.pages_free,
+               out.pages_reserved, out.pages_total);
+  out.reasons.assign(reasons_.begin(), reasons_.end());
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,161 @@
+// The running batch of one rank: queue, slots, pages, plans and unacknowledged tokens, as plain state without CAF, so that
+// every state can be tested by hand. The scheduler actor moves messages in and out of it.
+//
+// A sequence is  waiting --(slot and pages)--> running --(finish, cancel, failure)--> closing --(slot closed)--> ended
+//                   ^                            |
+//                   +--- preempted: slot closed -+        ended --(everything acknowledged)--> forgotten
+#pragma once
+
+#include <compare>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/protocol/rank.hpp"
+
+namespace troupe::actors {
+
+class batch {
+ public:
+  /// A front's number is given by the scheduler, fresh for each connection.
+  struct key {
+    uint32_t front = 0;
+    request_number request;
+    uint32_t attempt = 0;
+    auto operator<=>(const key&) const = default;
+  };
+  struct planned {
+    bool any = false;  // false: nothing to do now
+    kernels::step_plan plan;
+    std::vector<uint32_t> grow;  // pages to append, per sequence of the plan
+  };
+  enum class cancelled : uint8_t { unknown, done, closing };
+
+  batch(role what, uint32_t queue_limit, uint32_t verify_budget);
+
+  /// Once, before anything else is asked of it.
+  void configure(const kernels::model_facts& facts, const kernels::engine_limits& limits);
+
+  /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is taken
+  /// once; a newer attempt cancels the older one.
+  enqueue_reply enqueue(uint32_t front, const enqueue_request& r, bool open);
+
+  /// Ends a request. `closing`: its key comes out of take_forgotten later, when the engine has closed the slot. Its items
+  /// are dropped: the front has asked for no more.
+  cancelled cancel(const key& k);
+
+  /// Everything up to next_position has arrived; with `ended` the end too.
+  void acknowledge(uint32_t front, const ack_item& item);
+
+  /// The front is gone: cancels all of its requests.
+  void drop_front(uint32_t front);
+
+  /// The next plan, given that at most two are out. Decides chunks, pages, admission and preemption by policies/.
+  planned plan();
+
+  /// The engine's word on the oldest plan that is out.
+  void apply(const kernels::step_result& r);
+
+  /// The engine cannot go on: every request ends with this failure; slots are closed when plans can run again.
+  void fail_all(errc code, const std::string& text);
+
+  /// Items since the last call, in order.
+  std::vector<std::pair<uint32_t, stream_item>> take_output() { return std::exchange(output_, {}); }
+  /// Cancelled requests whose slot has been closed since the last call.
+  std::vector<key> take_forgotten() { return std::exchange(forgotten_, {}); }
+  /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it at
+  /// intervals.
+  std::vector<stream_item> overdue(uint32_t front);
+
+  size_t waiting() const { return waiting_.size(); }
+  size_t plans_out() const { return plans_.size(); }
+  /// Requests without an end so far.
+  size_t unfinished() const;
+  bool has_unacknowledged() const;
+  /// Nothing is left: no request, no open slot.
+  bool idle() const { return sequences_.empty() && plans_.empty(); }
+  /// Fills the counters and sizes; the state is the caller's.
+  void describe(scheduler_report& out) const;
+
+ private:
+  enum class phase : uint8_t { waiting, running, closing, ended };
+  struct sequence {
+    key id;
+    std::vector<kernels::token_id> known;  // prompt and everything sampled since
+    uint32_t prompt_length = 0;
+    kernels::sampling_params sampling;
+    kernels::stop_params stop;
+    bool speculate = true;
+    phase at = phase::waiting;
+    bool preempted = false;       // closing, to wait again
+    bool cancel = false;          // no more items; report it forgotten
+    bool wants_notice = false;    // somebody waits for take_forgotten
+    kernels::slot_id slot;
+    uint32_t opened = 0;          // known.size() when the slot was opened
+    uint32_t planned = 0;         // rows of `opened` given to plans
+    uint32_t committed = 0;
+    uint32_t in_flight = 0;       // tokens that plans under way may commit at most
+    uint32_t pages = 0;           // reserved, in plans under way included
+    uint32_t decoder_from = 0;
+    uint32_t drafted = 0, accepted = 0;
+    struct kept {
+      stream_item item;
+      bool seen = false;  // by overdue()
+    };
+    std::deque<kept> unacked;  // bounded by the request's own token limit
+  };
+  struct entry {
+    uint64_t sequence = 0;
+    uint32_t rows = 0, worst = 0, grow = 0;
+    bool opens = false;
+  };
+  struct record {
+    uint64_t id = 0;
+    std::vector<entry> entries;
+    std::vector<kernels::slot_id> closes;
+  };
+
+  uint32_t draft_bound(const sequence& s) const;
+  uint32_t token_cap(const sequence& s) const;
+  uint32_t pages_for(uint32_t tokens) const;
+  uint32_t pages_after_next(const sequence& s) const;
+  bool runs_next(const sequence& s) const;
+  void add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow);
+  void apply_result(sequence& s, const kernels::sequence_result& r);
+  void apply_failure(const record& rec, const kernels::step_result& r);
+  void closed(kernels::slot_id slot);
+  void emit(sequence& s, stream_item item);
+  void end(uint64_t number, stream_item item);
+  void leave(uint64_t number);  // stop running: close the slot, or end at once when there is none
+  void forget_if_done(uint64_t number);
+  void note(std::string reason);
+  sequence& at(uint64_t number);
+
+  const role what_;
+  const uint32_t queue_limit_, verify_budget_;
+  bool configured_ = false;
+  kernels::model_facts facts_;
+  kernels::engine_limits limits_;
+
+  std::map<uint64_t, sequence> sequences_;    // by order of arrival
+  std::map<key, uint64_t> by_key_;
+  std::deque<uint64_t> waiting_;              // bounded by queue_limit_ plus the preempted
+  std::vector<uint64_t> running_;             // oldest admission first
+  std::map<kernels::slot_id, uint64_t> slots_;
+  std::set<uint32_t> free_slots_;
+  std::vector<kernels::slot_id> to_close_;
+  uint32_t pages_free_ = 0;
+  std::deque<record> plans_;                  // at most 2
+  bool hold_ = false;                         // a plan failed: the ones behind it must come back first
+  uint64_t next_sequence_ = 0, next_plan_ = 1;
+
+  std::vector<std::pair<uint32_t, stream_item>> output_;
+  std::vector<key> forgotten_;
+  std::deque<std::string> reasons_;           // the last 16
+  scheduler_report counters_;
+};
+
+}  // namespace troupe::actors
