@@ -1,0 +1,166 @@
+#include "runtime/node/directory.hpp"
+
+#include <caf/io/middleman.hpp>
+
+#include <deque>
+#include <map>
+#include <set>
+
+#include "runtime/base/log.hpp"
+
+namespace troupe::node {
+namespace {
+
+using namespace actors;
+using answer = promise<resolve_reply>;
+
+resolve_reply refusal(errc code, std::string text) { return {{code, std::move(text)}, nullptr}; }
+
+class directory_state {
+ public:
+  using interface = directory_actor;
+  static inline const char* name = "directory";
+
+  explicit directory_state(interface::pointer self) : self_(self), links_(self) {}
+
+  interface::behavior_type make_behavior(directory_options options) {
+    options_ = std::move(options);
+    peers_[node_number{}].at = options_.director;  // node 0 is the director at the join address
+    return {[this](const resolve_request& r) { return resolve(r.key); }, [this](const cluster_view& v) { learn(v); }};
+  }
+
+ private:
+  struct waiting {
+    actor_key key;
+    answer to;
+  };
+  struct peer {
+    config::address at;
+    incarnation inc;
+    any_handle published;  // the node's agent, or the director; null while there is no connection
+    bool dialling = false;
+    uint64_t attempt = 0;  // of dials: a late result of an older one is ignored
+    std::deque<waiting> queue;
+  };
+
+  answer resolve(const actor_key& key) {
+    auto to = self_->make_response_promise<answer>();
+    auto it = peers_.find(key.node);
+    if (it == peers_.end()) {
+      to.deliver(refusal(errc::not_found, "node " + std::to_string(key.node.value) + " is not in the cluster view"));
+      return to;
+    }
+    peer& p = it->second;
+    if (key.inc.value != 0 && p.inc.value != 0 && key.inc != p.inc) {
+      to.deliver(refusal(errc::stale, "node " + std::to_string(key.node.value) + " has another incarnation now"));
+      return to;
+    }
+    if (p.at == options_.self) {
+      ask_agent(key, options_.agent->get(), to);
+    } else if (p.published) {
+      found(p, key, to);
+    } else if (p.queue.size() >= options_.max_waiting) {
+      to.deliver(refusal(errc::exhausted, "too many requests wait for the connection to " + p.at.text()));
+    } else {
+      p.queue.push_back({key, to});
+      if (!p.dialling) dial(key.node, p);
+    }
+    return to;
+  }
+
+  void dial(node_number number, peer& p) {
+    p.dialling = true;
+    uint64_t attempt = ++p.attempt;
+    auto& system = self_->home_system();
+    std::string host = p.at.host == "localhost" ? "127.0.0.1" : p.at.host;
+    auto request = self_->request(system.middleman().actor_handle(), std::chrono::duration_cast<std::chrono::microseconds>(options_.dial_timeout),
+                                  caf::connect_atom_v, host, p.at.port);
+    auto id = request.id();
+    request.then(
+        [this, id, number, attempt](const caf::node_id&, const any_handle& handle, const std::set<std::string>&) {
+          self_->clock().cancel_request_timeout(self_, id);
+          dialled(number, attempt, handle, {});
+        },
+        [this, id, number, attempt](const caf::error& e) {
+          self_->clock().cancel_request_timeout(self_, id);
+          dialled(number, attempt, nullptr, from_caf(e).message);
+        });
+  }
+
+  void dialled(node_number number, uint64_t attempt, const any_handle& handle, const std::string& why) {
+    auto it = peers_.find(number);
+    if (it == peers_.end() || it->second.attempt != attempt) return;
+    peer& p = it->second;
+    p.dialling = false;
+    auto queue = std::exchange(p.queue, {});
+    if (!handle) {
+      for (auto& w : queue) w.to.deliver(refusal(errc::unavailable, "cannot reach " + p.at.text() + ": " + why));
+      return;
+    }
+    p.published = handle;
+    links_.watch(handle, [this, number, handle](const error&) {
+      auto lost = peers_.find(number);
+      if (lost != peers_.end() && lost->second.published == handle) lost->second.published = nullptr;  // the next request dials again
+    });
+    for (auto& w : queue) found(p, w.key, w.to);
+  }
+
+  void found(peer& p, const actor_key& key, answer to) {
+    if (key.node == node_number{}) {
+      to.deliver(resolve_reply{{}, p.published});
+      return;
+    }
+    ask_agent(key, caf::actor_cast<node_agent_actor>(p.published), to);
+  }
+
+  void ask_agent(const actor_key& key, const node_agent_actor& agent, answer to) {
+    links_.ask(
+        self_, agent, options_.lookup_timeout, lookup_request{key.inc, key.name},
+        [to](const lookup_reply& r) mutable { to.deliver(resolve_reply{r.outcome, r.handle}); },
+        [to](const error& e) mutable { to.deliver(refusal(e.code, "lookup failed: " + e.message)); });
+  }
+
+  void learn(const cluster_view& v) {
+    if (v.version < version_) return;
+    version_ = v.version;
+    std::set<node_number> named{node_number{}};
+    for (const node_entry& n : v.nodes) {
+      named.insert(n.node);
+      peer& p = peers_[n.node];
+      config::address at{n.host, n.port};
+      if (p.at != at || p.inc != n.inc) forget_connection(p);
+      p.at = at;
+      p.inc = n.inc;
+    }
+    for (auto it = peers_.begin(); it != peers_.end();) {
+      if (named.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      forget_connection(it->second);
+      it = peers_.erase(it);
+    }
+  }
+
+  void forget_connection(peer& p) {
+    if (p.published) links_.unwatch(p.published);
+    p.published = nullptr;
+    p.dialling = false;
+    ++p.attempt;
+    for (auto& w : std::exchange(p.queue, {})) w.to.deliver(refusal(errc::stale, "the node was replaced while it was dialled"));
+  }
+
+  interface::pointer self_;
+  peer_links links_;
+  directory_options options_;
+  std::map<node_number, peer> peers_;  // node 0: the director at the join address
+  uint64_t version_ = 0;
+};
+
+}  // namespace
+
+actors::directory_actor spawn_directory(caf::actor_system& system, directory_options options) {
+  return actors::spawn_on<directory_state>(system, system.node(), nullptr, std::move(options));
+}
+
+}  // namespace troupe::node

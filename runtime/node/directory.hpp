@@ -1,0 +1,49 @@
+// The live directory: the only source of handles to actors of other nodes. It dials a node before anybody uses a handle to
+// it (a handle that came through a third node would get no death notice), then asks that node's agent for the actor by name.
+//
+//   asker -- resolve_request{node, incarnation, name} --> directory -- dial host:port --> middleman   once per connection
+//                                                            | -- lookup_request --> the node's agent
+//   asker <------------------------------ resolve_reply -----|
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <memory>
+#include <mutex>
+
+#include "actors/protocol/cluster.hpp"
+#include "runtime/config/units.hpp"
+
+namespace troupe::node {
+
+/// The agent of the directory's own node, which is made after the directory. Any thread.
+class local_agent {
+ public:
+  void set(actors::node_agent_actor agent) {
+    std::lock_guard lock(mutex_);
+    agent_ = std::move(agent);
+  }
+  actors::node_agent_actor get() const {
+    std::lock_guard lock(mutex_);
+    return agent_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  actors::node_agent_actor agent_;
+};
+
+/// How a directory finds its way.
+struct directory_options {
+  config::address director;  // the join address; in the director's own process unused
+  config::address self;      // where this node's agent is published; requests for it are answered without dialling
+  std::shared_ptr<local_agent> agent;
+  nanoseconds dial_timeout = std::chrono::seconds(3);
+  nanoseconds lookup_timeout = std::chrono::seconds(2);
+  uint32_t max_waiting = 256;  // requests waiting for one node's dial; a further one is refused (exhausted)
+};
+
+/// Spawns it as a root actor of the process. It needs the middleman.
+actors::directory_actor spawn_directory(caf::actor_system& system, directory_options options);
+
+}  // namespace troupe::node
