@@ -37,7 +37,7 @@ class directory_state {
   struct peer {
     config::address at;
     incarnation inc;
-    any_handle published;  // the node's agent, or the director; null while there is no connection
+    any_handle published;  // the node's door, or the director; null while there is no connection
     bool dialling = false;
     uint64_t attempt = 0;  // of dials: a late result of an older one is ignored
     std::deque<waiting> queue;
@@ -110,10 +110,11 @@ class directory_state {
       to.deliver(resolve_reply{{}, p.published});
       return;
     }
-    ask_agent(key, caf::actor_cast<node_agent_actor>(p.published), to);
+    ask_agent(key, caf::actor_cast<door_actor>(p.published), to);
   }
 
-  void ask_agent(const actor_key& key, const node_agent_actor& agent, answer to) {
+  template <class Handle>
+  void ask_agent(const actor_key& key, const Handle& agent, answer to) {
     links_.ask(
         self_, agent, options_.lookup_timeout, lookup_request{key.inc, key.name},
         [to](const lookup_reply& r) mutable { to.deliver(resolve_reply{r.outcome, r.handle}); },
@@ -157,7 +158,35 @@ class directory_state {
   uint64_t version_ = 0;
 };
 
+class door_state {
+ public:
+  using interface = door_actor;
+  static inline const char* name = "door";
+
+  explicit door_state(interface::pointer self) : self_(self), links_(self) {}
+
+  interface::behavior_type make_behavior(std::shared_ptr<local_agent> agent) {
+    agent_ = std::move(agent);
+    return {[this](const lookup_request& r) {
+      auto to = self_->make_response_promise<promise<lookup_reply>>();
+      links_.ask(
+          self_, agent_->get(), std::chrono::seconds(1), r, [to](const lookup_reply& reply) mutable { to.deliver(reply); },
+          [to](const error&) mutable { to.deliver(lookup_reply{{errc::unavailable, "the node has no agent yet"}, nullptr}); });
+      return to;
+    }};
+  }
+
+ private:
+  interface::pointer self_;
+  peer_links links_;
+  std::shared_ptr<local_agent> agent_;
+};
+
 }  // namespace
+
+door_actor spawn_door(caf::actor_system& system, std::shared_ptr<local_agent> agent) {
+  return actors::spawn_on<door_state>(system, system.node(), nullptr, std::move(agent));
+}
 
 actors::directory_actor spawn_directory(caf::actor_system& system, directory_options options) {
   return actors::spawn_on<directory_state>(system, system.node(), nullptr, std::move(options));

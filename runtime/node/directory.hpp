@@ -43,7 +43,14 @@ struct directory_options {
   uint32_t max_waiting = 256;  // requests waiting for one node's dial; a further one is refused (exhausted)
 };
 
-/// Spawns it as a root actor of the process. It needs the middleman.
+/// What a process publishes: other nodes dial it and ask for its actors by name. It passes the question to the agent, which
+/// is made later, because it has to know the port.
+using door_actor = actors::actor_type<actors::answers<actors::lookup_request, actors::lookup_reply>>;
+
+/// Spawns the door of this process. Before the agent is set it answers `unavailable`.
+door_actor spawn_door(caf::actor_system& system, std::shared_ptr<local_agent> agent);
+
+/// Spawns the directory as a root actor of the process. It needs the middleman.
 actors::directory_actor spawn_directory(caf::actor_system& system, directory_options options);
 
 }  // namespace troupe::node

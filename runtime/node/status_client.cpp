@@ -1,0 +1,154 @@
+#include "runtime/node/status_client.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/node/directory.hpp"
+
+namespace troupe::node {
+namespace {
+
+using namespace actors;
+
+template <class Answer, class Handle, class Request>
+result<Answer> ask_now(caf::scoped_actor& self, const Handle& to, nanoseconds limit, Request request) {
+  result<Answer> out = fail(errc::timeout, "no answer in time");
+  self->request(to, std::chrono::duration_cast<std::chrono::microseconds>(limit), std::move(request))
+      .receive([&](Answer& a) { out = std::move(a); }, [&](caf::error& e) { out = fail(from_caf(e)); });
+  return out;
+}
+
+template <class Handle, class Answer, class Request>
+void ask_named(caf::scoped_actor& self, const door_actor& door, const std::string& name, nanoseconds limit, Request request,
+               std::map<std::string, Answer>& into, const std::string& seat) {
+  auto found = ask_now<lookup_reply>(self, door, limit, lookup_request{incarnation{}, name});
+  if (!found || !found->outcome.ok() || !found->handle) return;
+  auto answer = ask_now<Answer>(self, caf::actor_cast<Handle>(found->handle), limit, request);
+  if (answer) into.emplace(seat, std::move(*answer));
+}
+
+std::string role_text(const node_entry& n) {
+  std::string out;
+  for (const auto& r : n.roles) out += (out.empty() ? "" : ",") + r.assignment.seat();
+  return out.empty() ? "-" : out;
+}
+
+std::string state_text(const node_entry& n) {
+  std::string out;
+  for (const auto& r : n.roles) out += (out.empty() ? "" : ",") + std::string(to_string(r.state)) + (r.text.empty() ? "" : " (" + r.text + ")");
+  return out.empty() ? (n.draining ? "draining" : "member") : out;
+}
+
+}  // namespace
+
+result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit) {
+  TROUPE_TRY(auto handle, net.dial<director_actor>(director, limit));
+  caf::scoped_actor self{net.system()};
+  auto report = ask_now<status_report>(self, handle, limit, status_query{});
+  if (!report) return fail(report.error().code, "the director at {} does not answer: {}", director.text(), report.error().message);
+  cluster_picture p;
+  p.cluster = std::move(*report);
+  for (const node_entry& n : p.cluster.view.nodes) {
+    if (n.roles.empty()) continue;
+    auto door = net.dial<door_actor>({n.host, n.port}, limit);
+    if (!door) continue;
+    for (const auto& r : n.roles) {
+      std::string seat = r.assignment.seat();
+      if (r.assignment.what == role::front) {
+        ask_named<entrypoint_actor>(self, *door, seat + "/entrypoint", limit, front_query{}, p.fronts, seat);
+      } else {
+        ask_named<scheduler_actor>(self, *door, seat + "/scheduler", limit, scheduler_query{}, p.schedulers, seat);
+        ask_named<rank_actor>(self, *door, seat + "/rank", limit, rank_query{}, p.ranks, seat);
+      }
+    }
+  }
+  return p;
+}
+
+std::string as_table(const cluster_picture& p) {
+  std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ADDRESS", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
+  const auto& view = p.cluster.view;
+  for (size_t i = 0; i < view.nodes.size(); ++i) {
+    const node_entry& n = view.nodes[i];
+    std::string waiting = "-", running = "-", pages = "-";
+    for (const auto& r : n.roles) {
+      if (auto s = p.schedulers.find(r.assignment.seat()); s != p.schedulers.end()) {
+        waiting = std::to_string(s->second.waiting);
+        running = std::to_string(s->second.running);
+        pages = fmt::format("{}/{}", s->second.pages_free, s->second.pages_total);
+      }
+      if (auto f = p.fronts.find(r.assignment.seat()); f != p.fronts.end()) running = std::to_string(f->second.running);
+    }
+    std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
+    rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid), fmt::format("{}:{}", n.host, n.port),
+                    heard, waiting, running, pages});
+  }
+  std::vector<size_t> width(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? width[c] + 2 : 0);
+    out += line + "\n";
+  }
+  for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
+  return out;
+}
+
+std::string as_json(const cluster_picture& p) {
+  using json = nlohmann::ordered_json;
+  json j{{"complete", p.cluster.complete}, {"epoch", p.cluster.view.epoch.value}, {"view_version", p.cluster.view.version}};
+  j["nodes"] = json::array();
+  for (size_t i = 0; i < p.cluster.view.nodes.size(); ++i) {
+    const node_entry& n = p.cluster.view.nodes[i];
+    json roles = json::array();
+    for (const auto& r : n.roles) {
+      std::string seat = r.assignment.seat();
+      json role{{"seat", seat}, {"role", to_string(r.assignment.what)}, {"state", to_string(r.state)}, {"group_epoch", r.group.value}};
+      if (!r.text.empty()) role["text"] = r.text;
+      if (auto s = p.schedulers.find(seat); s != p.schedulers.end()) {
+        const auto& x = s->second;
+        role["waiting"] = x.waiting;
+        role["running"] = x.running;
+        role["pages"] = {{"total", x.pages_total}, {"free", x.pages_free}, {"reserved", x.pages_reserved}};
+        role["steps"] = x.steps;
+        role["tokens"] = x.tokens;
+        role["prompt_rows"] = x.prompt_rows;
+        role["drafted"] = x.drafted;
+        role["accepted"] = x.accepted;
+        role["finished"] = x.finished;
+        role["cancelled"] = x.cancelled;
+        role["failed"] = x.failed;
+      }
+      if (auto k = p.ranks.find(seat); k != p.ranks.end()) {
+        role["rank"] = {{"pages_total", k->second.pages_total}, {"pages_free", k->second.pages_free}, {"pages_owned", k->second.pages_owned},
+                        {"slots_open", k->second.slots_open}};
+      }
+      if (auto f = p.fronts.find(seat); f != p.fronts.end()) {
+        const auto& x = f->second;
+        role["ready"] = x.ready;
+        role["running"] = x.running;
+        role["accepted_requests"] = x.accepted;
+        role["finished"] = x.finished;
+        role["cancelled"] = x.cancelled;
+        role["failed"] = x.failed;
+        role["tokens"] = x.tokens;
+      }
+      roles.push_back(std::move(role));
+    }
+    json node{{"node", n.node.value}, {"incarnation", n.inc.value}, {"name", n.name}, {"pid", n.pid}, {"host", n.host}, {"port", n.port}};
+    if (i < p.cluster.heard_ms_ago.size()) node["heard_ms_ago"] = p.cluster.heard_ms_ago[i];
+    node["roles"] = std::move(roles);
+    j["nodes"].push_back(std::move(node));
+  }
+  j["empty_seats"] = json::array();
+  for (const auto& seat : p.cluster.empty_seats) j["empty_seats"].push_back(seat.seat());
+  j["events"] = p.cluster.events;
+  return j.dump(2) + "\n";
+}
+
+}  // namespace troupe::node
