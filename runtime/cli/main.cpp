@@ -35,6 +35,8 @@ int main(int argc, char** argv) {
   app.name("troupe");
   app.require_subcommand(1);
   app.footer("Start with:  troupe doctor;  troupe up -c configs/local.yaml;  troupe chat");
+  add_chat(app, ctx);
+  add_status(app, ctx);
   add_config(app, ctx);
   add_version(app, ctx);
   try {

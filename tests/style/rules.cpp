@@ -22,6 +22,7 @@ const std::map<std::string, std::set<std::string>, std::less<>>& allowed() {
     for (const char* m : more) s.insert(m);
     return s;
   };
+  static const std::set<std::string> upper = plus(actors, {"actors"});
   static const std::map<std::string, std::set<std::string>, std::less<>> table{
       {"runtime/base", {}},
       {"runtime/transport", base},
@@ -30,13 +31,13 @@ const std::map<std::string, std::set<std::string>, std::less<>>& allowed() {
       {"kv", kv},
       {"runtime/recipe", plus(base, {"kernels", "policies"})},
       {"actors", actors},
-      {"runtime/config", actors},
-      {"runtime/observe", actors},
-      {"runtime/gateway", plus(actors, {"runtime/config", "runtime/observe", "runtime/recipe"})},
-      {"runtime/sim", plus(actors, {"runtime/config", "runtime/observe", "runtime/recipe"})},
-      {"runtime/node", plus(actors, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway"})},
+      {"runtime/config", upper},
+      {"runtime/observe", upper},
+      {"runtime/gateway", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe"})},
+      {"runtime/sim", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe"})},
+      {"runtime/node", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway"})},
       {"runtime/cli",
-       plus(actors, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway", "runtime/node", "runtime/sim"})},
+       plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway", "runtime/node", "runtime/sim"})},
   };
   return table;
 }

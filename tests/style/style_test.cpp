@@ -57,6 +57,7 @@ TEST(style_rules, includes_point_downward) {
   EXPECT_EQ(lines("policies/a.cpp", "#include <vector>\n#include \"kernels/x.hpp\"\n"), v{2});
   EXPECT_EQ(lines("actors/a.cpp", "#include \"runtime/gateway/x.hpp\"\n"), v{1});
   EXPECT_EQ(lines("runtime/node/a.cpp", "#include \"runtime/cli/x.hpp\"\n"), v{1});
+  EXPECT_EQ(lines("runtime/node/a.cpp", "#include \"actors/x.hpp\"\n"), v{});
   EXPECT_EQ(lines("runtime/cli/a.cpp", "#include \"runtime/node/x.hpp\"\n"), v{});
   EXPECT_EQ(lines("kernels/a.cpp", "#include \"x.hpp\"\n"), v{1});
   EXPECT_EQ(lines("kernels/a.cpp", "#include <caf/all.hpp>\n"), v{1});
