@@ -74,6 +74,8 @@ TEST(style_rules, clocks_and_sleeps) {
   EXPECT_EQ(lines("tests/a.cpp", std::string("std::this_thread::") + "sleep_for(1ms);\n"), v{1});
   EXPECT_EQ(lines("tests/a.cpp", "troupe::sleep_for(1ms);\n"), v{1});
   EXPECT_EQ(lines("runtime/node/a.cpp", "sleep_for(delay);\n"), v{});
+  EXPECT_EQ(lines("kernels/a.cpp", "if (x) {\n  sleep(1);\n  ::sleep(1);\n}\n"), (v{2, 3}));
+  EXPECT_EQ(lines("kernels/a.cpp", "void sleep(nanoseconds d) override;\nlane_->sleep(d);\n"), v{});
   EXPECT_EQ(lines("kernels/a.cpp", "std::random_device d;\n"), v{1});
   EXPECT_EQ(lines("tests/a.sh", "while true; do sleep 1; done\n"), v{1});
   EXPECT_EQ(lines("tests/a.py", std::string("time.") + "sleep(1)\n"), v{1});
