@@ -40,6 +40,11 @@ exchange_group::exchange_group(parts p)
 }
 
 exchange_group::~exchange_group() {
+  if (!failed_) {
+    // A rank that leaves may still owe its last messages.
+    std::lock_guard lock(p_.link->serial());
+    p_.link->flush(std::chrono::milliseconds(100), *this);
+  }
   p_.link->ended = true;
   p_.link->signal();
 }

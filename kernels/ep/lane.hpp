@@ -28,7 +28,7 @@ class lane {
  public:
   virtual ~lane() = default;
   /// Serialises the calls of groups that share what is below the lane.
-  virtual std::mutex& serial() = 0;
+  virtual std::recursive_mutex& serial() = 0;
   /// Set (then `signal`) to end the group: its running call returns cancelled. Any thread.
   std::atomic<bool> ended{false};
   /// This rank's inbox region, zeroed at first.

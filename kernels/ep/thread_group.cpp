@@ -40,7 +40,7 @@ class thread_lane final : public lane {
   thread_lane(std::shared_ptr<hub> h, uint32_t rank, bool messages)
       : hub_(std::move(h)), rank_(rank), messages_(messages), out_(hub_->seats.size()) {}
 
-  std::mutex& serial() override { return serial_; }
+  std::recursive_mutex& serial() override { return serial_; }
   std::byte* inbox() override { return hub_->seats[rank_]->inbox; }
   std::byte* peer_inbox(uint32_t rank) override { return messages_ ? nullptr : hub_->seats[rank]->inbox; }
   bool has_message_peers() const override { return messages_; }
@@ -104,7 +104,7 @@ class thread_lane final : public lane {
   const std::shared_ptr<hub> hub_;
   const uint32_t rank_;
   const bool messages_;
-  std::mutex serial_;
+  std::recursive_mutex serial_;
   std::vector<std::vector<std::byte>> out_;
 };
 
