@@ -1,0 +1,283 @@
+#include "actors/serving/rank.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "actors/protocol/messages.hpp"
+#include "kernels/engine/page_pool.hpp"
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+enum timer_kind : uint8_t { loads_timer = 1, regroup_timer = 2 };
+constexpr auto regroup_retry = std::chrono::milliseconds(500);
+
+class rank_state {
+ public:
+  using interface = rank_actor;
+  static inline const char* name = "rank";
+  explicit rank_state(interface::pointer self) : self_(self), links_(self) {}
+  ~rank_state() {
+    if (options_.host) options_.host->stop();
+  }
+
+  interface::behavior_type make_behavior(rank_options options) {
+    options_ = std::move(options);
+    interface me = caf::actor_cast<interface>(self_);
+    options_.host->open([me](kernels::step_result r) { post(me, engine_step{std::move(r)}); },
+                        [me](result<std::string> address) {
+                          post(me, address ? engine_opened{{}, *address} : engine_opened{to_status(address.error()), {}});
+                        });
+    loads_timer_.arm(self_, options_.load_interval);
+    return {
+        [this](const rank_attach&) {
+          scheduler_ = caf::actor_cast<scheduler_actor>(self_->current_sender());
+          links_.watch(scheduler_, [this](const error&) { scheduler_ = nullptr; });
+          return update();
+        },
+        [this](const submit_plan& m) { submit(m); },
+        [this](const cluster_view& m) { follow(m); },
+        [this](const engine_opened& m) { opened(m); },
+        [this](const engine_grouped& m) { grouped(m); },
+        [this](const engine_step& m) { stepped(m.result); },
+        [this](const drain_request&) {
+          // Its scheduler has been drained before: what is left is the engine.
+          options_.host->stop();
+          set_state(role_state::drained, "drained");
+          return drain_reply{{}, static_cast<uint32_t>(plans_.size())};
+        },
+        [this](const rank_query&) { return report(); },
+        [this](const tick& t) {
+          if (loads_timer_.fired(t)) send_loads();
+          if (regroup_timer_.fired(t)) try_regroup();
+        },
+    };
+  }
+
+ private:
+  struct open_plan {
+    uint64_t id = 0;
+    std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>> pages;  // given with the plan
+  };
+
+  void set_state(role_state state, std::string text) {
+    state_ = state;
+    text_ = std::move(text);
+    log::info("{}: {} {}", options_.assignment.seat(), to_string(state_), text_);
+    tell(self_, options_.agent, role_update{options_.assignment.seat(), state_, address_, group_, text_});
+    tell(self_, scheduler_, update());
+  }
+
+  rank_update update() const {
+    rank_update u;
+    u.state = state_;
+    u.group = group_;
+    u.text = text_;
+    if (auto* e = options_.host->engine()) {
+      u.facts = e->facts();
+      u.limits = e->limits();
+    }
+    u.pages_free = pool_ ? pool_->free() : 0;
+    return u;
+  }
+
+  void opened(const engine_opened& m) {
+    if (state_ != role_state::starting) return;
+    if (!m.outcome.ok()) return set_state(role_state::failed, m.outcome.text);
+    address_ = m.ep_address;
+    set_state(role_state::waiting, "waits for its group");
+    try_regroup();
+  }
+
+  void follow(const cluster_view& view) {
+    for (const auto& g : view.groups) {
+      if (g.group != options_.assignment.group || g.epoch <= wanted_.epoch) continue;
+      const bool member = std::any_of(g.members.begin(), g.members.end(), [this](const group_member& m) {
+        return m.node == options_.identity.node && m.inc == options_.identity.inc && m.rank == options_.assignment.index;
+      });
+      if (member) wanted_ = g;  // a view without this rank is not for it: its node will be told to join again
+    }
+    try_regroup();
+  }
+
+  void try_regroup() {
+    const bool can = state_ == role_state::waiting || state_ == role_state::ready;
+    if (!can || regrouping_ || address_.empty() || wanted_.epoch <= group_) return;
+    regrouping_ = true;
+    interface me = caf::actor_cast<interface>(self_);
+    options_.host->regroup(wanted_, [me, epoch = wanted_.epoch](result<void> r) {
+      post(me, engine_grouped{r ? status{} : to_status(r.error()), epoch});
+    });
+  }
+
+  void grouped(const engine_grouped& m) {
+    regrouping_ = false;
+    if (state_ != role_state::waiting && state_ != role_state::ready) return;
+    if (!m.outcome.ok()) {
+      set_state(role_state::waiting, fmt::format("group view {}: {}", m.group.value, m.outcome.text));
+      if (wanted_.epoch > m.group)
+        try_regroup();
+      else
+        regroup_timer_.arm(self_, regroup_retry);
+      return;
+    }
+    group_ = m.group;
+    auto* engine = options_.host->engine();
+    TROUPE_CHECK(engine != nullptr, "the host has no engine after a regroup");
+    if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
+    set_state(role_state::ready, fmt::format("group {} view {}, {} of {} ranks", wanted_.group, group_.value,
+                                             wanted_.members.size(), wanted_.ranks));
+    try_regroup();
+  }
+
+  // -- plans ----------------------------------------------------------------------------------------------------
+
+  void reject(uint64_t plan, errc code, std::string text) {
+    kernels::step_result r;
+    r.plan = plan;
+    r.plan_done = true;
+    r.failure = code;
+    r.applied = false;
+    r.failure_text = std::move(text);
+    rejected_.push_back(std::move(r));
+    flush_rejected();
+  }
+
+  // Results come in the order of plans, so a rejection waits for the plans before it.
+  void flush_rejected() {
+    while (plans_.empty() && !rejected_.empty()) {
+      tell(self_, scheduler_, step_done{group_, std::move(rejected_.front()), pool_ ? pool_->free() : 0});
+      rejected_.pop_front();
+    }
+  }
+
+  void submit(const submit_plan& m) {
+    if (state_ != role_state::ready || m.group != group_)
+      return reject(m.plan.id, errc::stale, fmt::format("plan of group view {}, now {}", m.group.value, group_.value));
+    if (!rejected_.empty()) return reject(m.plan.id, errc::stale, "an earlier plan was rejected");
+    if (m.grow.size() != m.plan.sequences.size())
+      return reject(m.plan.id, errc::invalid_argument, "grow and sequences differ in length");
+    open_plan open{m.plan.id, {}};
+    kernels::step_plan plan = m.plan;
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      if (m.grow[i] == 0) continue;
+      auto& s = plan.sequences[i];
+      auto pages = pool_->take(m.grow[i]);
+      if (!pages) {
+        give_back(open);
+        return reject(m.plan.id, errc::exhausted, pages.error().message);
+      }
+      s.pages = *pages;
+      open.pages.emplace_back(s.slot, std::move(*pages));
+    }
+    if (auto done = options_.host->engine()->submit(std::move(plan)); !done) {
+      give_back(open);
+      return reject(m.plan.id, done.error().code, done.error().message);
+    }
+    for (auto& s : m.plan.open) slots_.try_emplace(s.slot);
+    plans_.push_back(std::move(open));
+  }
+
+  void give_back(const open_plan& plan) {
+    for (auto& [slot, pages] : plan.pages) pool_->release(pages, kernels::page_owner::request);
+  }
+
+  void stepped(const kernels::step_result& r) {
+    TROUPE_CHECK(!plans_.empty() && plans_.front().id == r.plan, "result of plan {}, expected {}", r.plan,
+                 plans_.empty() ? 0 : plans_.front().id);
+    ++steps_;
+    add(r.times);
+    if (r.plan_done) {
+      auto plan = std::move(plans_.front());
+      plans_.pop_front();
+      if (r.failure != errc{} && !r.applied) {
+        give_back(plan);
+      } else {
+        for (auto& [slot, pages] : plan.pages) {
+          auto& held = slots_[slot];
+          held.insert(held.end(), pages.begin(), pages.end());
+        }
+      }
+    }
+    for (auto slot : r.closed) {
+      auto it = slots_.find(slot);
+      if (it == slots_.end()) continue;
+      pool_->release(it->second, kernels::page_owner::request);
+      slots_.erase(it);
+    }
+    tell(self_, scheduler_, step_done{group_, r, pool_->free()});
+    flush_rejected();
+    if (r.failure != errc{} && state_ == role_state::ready) {
+      if (!r.suspects.empty())
+        tell(self_, options_.agent, suspects_found{options_.assignment.group, group_, r.suspects});
+      set_state(role_state::waiting, fmt::format("step {}: {}: {}", r.step, to_string(r.failure), r.failure_text));
+      try_regroup();
+    }
+  }
+
+  void add(const kernels::step_times& t) {
+    times_.total += t.total;
+    times_.attention += t.attention;
+    times_.dispatch += t.dispatch;
+    times_.experts += t.experts;
+    times_.combine += t.combine;
+    times_.sampling += t.sampling;
+    times_.idle_before += t.idle_before;
+  }
+
+  void send_loads() {
+    if (auto* e = options_.host->engine(); e && state_ == role_state::ready) {
+      expert_loads m;
+      e->take_expert_loads(m.loads);
+      tell(self_, options_.shard, std::move(m));
+    }
+    if (state_ != role_state::drained) loads_timer_.arm(self_, options_.load_interval);
+  }
+
+  rank_report report() const {
+    rank_report r;
+    r.state = state_;
+    r.group = group_;
+    r.pages_total = pool_ ? pool_->total() : 0;
+    r.pages_free = pool_ ? pool_->free() : 0;
+    for (auto& [slot, pages] : slots_) r.pages_owned += static_cast<uint32_t>(pages.size());
+    for (auto& plan : plans_)
+      for (auto& [slot, pages] : plan.pages) r.pages_owned += static_cast<uint32_t>(pages.size());
+    TROUPE_CHECK(r.pages_free + r.pages_owned == r.pages_total, "free {} + owned {} != total {}", r.pages_free,
+                 r.pages_owned, r.pages_total);
+    r.slots_open = static_cast<uint32_t>(slots_.size());
+    r.plans_open = static_cast<uint32_t>(plans_.size());
+    r.steps = steps_;
+    r.times = times_;
+    return r;
+  }
+
+  interface::pointer self_;
+  peer_links links_;
+  rank_options options_;
+  scheduler_actor scheduler_;
+  role_state state_ = role_state::starting;
+  std::string text_, address_;
+  group_view wanted_;       // the newest view with this rank
+  group_epoch group_;       // that the engine runs
+  bool regrouping_ = false;
+  std::unique_ptr<kernels::page_pool> pool_;
+  std::map<kernels::slot_id, std::vector<kernels::page_id>> slots_;  // open slots and their pages
+  std::deque<open_plan> plans_;                                      // in the engine; bounded by the engine's queue
+  std::deque<kernels::step_result> rejected_;                        // bounded by the scheduler's two plans
+  uint64_t steps_ = 0;
+  kernels::step_times times_;
+  timer loads_timer_{loads_timer}, regroup_timer_{regroup_timer};
+};
+
+}  // namespace
+
+rank_actor spawn_rank(caf::local_actor* parent, rank_options options) {
+  return spawn<rank_state>(parent, std::move(options));
+}
+
+}  // namespace troupe::actors
