@@ -44,4 +44,14 @@ struct context {
 /// task.
 uint32_t task_size(const context& c, uint32_t count, uint32_t unit);
 
+/// Calls f(i) for i in [0, n), split over the threads in runs of rows.
+template <class F>
+void each_row(context& c, uint32_t n, F&& f) {
+  if (n == 0) return;
+  const uint32_t run = task_size(c, n, 1);
+  c.pool.run((n + run - 1) / run, [&](uint32_t task, uint32_t) {
+    for (uint32_t i = task * run; i < n && i < (task + 1) * run; ++i) f(i);
+  });
+}
+
 }  // namespace troupe::kernels::cpu

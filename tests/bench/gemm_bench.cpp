@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/dense.hpp"
+#include "kernels/cpu/operators.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -97,7 +97,8 @@ int main(int argc, char** argv) {
   openblas_set_num_threads(1);
   fmt::print("OpenBLAS {}, kernel {}; ours: {}\n", openblas_get_config(), openblas_get_corename(),
              cpu::to_string(*which));
-  cpu::context c(1, *which);
+  const auto c = cpu::make_operators(1, *which);
+  const cpu::kernel_table& kernels = cpu::kernels_of(*which);
   const uint64_t seed = 20261129;
   fmt::print("seed {}\n", seed);
   rng r(seed);
@@ -126,12 +127,12 @@ int main(int argc, char** argv) {
   for (const shape& s : shapes) {
     const matrix m = make(r, s.format, s.out, s.in);
     std::vector<float> wide(size_t(s.out) * s.in);
-    for (uint32_t o = 0; o < s.out; ++o) c.kernels.dequantise_row(m.w, o, &wide[size_t(o) * s.in]);
+    for (uint32_t o = 0; o < s.out; ++o) kernels.dequantise_row(m.w, o, &wide[size_t(o) * s.in]);
     for (uint32_t rows : {16u, 64u, 256u}) {
       if (s.out > 10000 && rows > 64) continue;
       std::vector<float> x(size_t(rows) * s.in * s.groups), y(size_t(rows) * s.out), z(y.size());
       for (float& v : x) v = float(r.next() & 0xffff) / 65536 - 0.5f;
-      const double ours = best_time([&] { cpu::grouped_linear(c, x.data(), rows, m.w, s.groups, y.data()); });
+      const double ours = best_time([&] { c->grouped_linear({}, x.data(), rows, m.w, s.groups, y.data()); });
       const int out = int(s.out / s.groups), in = int(s.in), groups = int(s.groups);
       const double theirs = best_time([&] {
         for (int g = 0; g < groups; ++g)
@@ -176,7 +177,7 @@ int main(int argc, char** argv) {
     const matrix m = make(r, f, 16384, 5120);  // beyond the caches
     for (uint32_t rows : {1u, 2u, 4u, 6u, 8u}) {
       std::vector<float> x(size_t(rows) * 5120, 0.5f), y(size_t(rows) * 16384);
-      const double t = best_time([&] { cpu::linear(c, x.data(), rows, m.w, y.data()); });
+      const double t = best_time([&] { c->linear({}, x.data(), rows, m.w, y.data()); });
       const double rate = double(m.data.size() + m.scale.size()) / t * 1e-9;
       fmt::print("{:<10} {:>5} {:>6} {:>9.1f} {:>12.2f}\n", "16384x5120", rows, name_of(f), rate, rate / copy_rate);
     }

@@ -1,7 +1,7 @@
 // Dense products: against double precision, and the same bits on every instruction set, thread count and batch size.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/dense.hpp"
+#include "kernels/cpu/operators.hpp"
 #include "tests/kernels/cpu_test_util.hpp"
 
 namespace troupe::kernels::cpu {
@@ -23,13 +23,13 @@ TEST_P(linear_formats, matches_double_precision) {
   const uint64_t seed = 1 + uint64_t(GetParam());
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   rng r(seed);
-  context c(1, best_isa());
+  const auto c = make_operators(1);
   for (const shape& s : shapes) {
     const test_matrix m(r, GetParam(), s.out, s.in);
     for (uint32_t n : {1u, 3u, 4u, 5u, 9u, 70u}) {
       const auto x = random_floats(r, size_t(n) * s.in * s.groups);
       std::vector<float> y(size_t(n) * s.out, -1.0f);
-      grouped_linear(c, x.data(), n, m.w, s.groups, y.data());
+      c->grouped_linear({}, x.data(), n, m.w, s.groups, y.data());
       for (uint32_t i = 0; i < n; ++i)
         for (uint32_t o = 0; o < s.out; ++o) {
           double want = 0, size = 0;
@@ -58,17 +58,17 @@ TEST_P(linear_formats, same_bits_on_every_path) {
     const uint32_t n = 67;
     const size_t width = size_t(s.in) * s.groups;
     const auto x = random_floats(r, n * width);
-    context reference(1, isa::portable);
+    const auto reference = make_operators(1, isa::portable);
     std::vector<float> want(size_t(n) * s.out);
     for (uint32_t i = 0; i < n; ++i)
-      grouped_linear(reference, x.data() + i * width, 1, m.w, s.groups, want.data() + size_t(i) * s.out);
+      reference->grouped_linear({}, x.data() + i * width, 1, m.w, s.groups, want.data() + size_t(i) * s.out);
     for (isa which : usable_isas())
       for (uint32_t threads : {1u, 2u, 3u}) {
-        context c(threads, which);
+        const auto c = make_operators(threads, which);
         for (uint32_t batch : {1u, 2u, 3u, 4u, 5u, 8u, 33u, 67u}) {
           std::vector<float> y(want.size());
           for (uint32_t i = 0; i < n; i += batch)
-            grouped_linear(c, x.data() + i * width, std::min(batch, n - i), m.w, s.groups,
+            c->grouped_linear({}, x.data() + i * width, std::min(batch, n - i), m.w, s.groups,
                            y.data() + size_t(i) * s.out);
           ASSERT_TRUE(same_bits(y, want))
               << to_string(which) << ", " << threads << " threads, batch " << batch << ", " << s.out << "x" << s.in;

@@ -40,25 +40,29 @@ inline vec exp(vec x) {
 /// 1 / (1 + e^-x)
 inline vec sigmoid(vec x) { return div(set1(1.0f), add(set1(1.0f), exp(negate(x)))); }
 
-/// log(x) for positive normal finite x. x = m 2^e with m in [sqrt(1/2), sqrt(2)); log(m) = 2 atanh(s), s = (m-1)/(m+1),
-/// as its series to s^9 (|s| < 0.172: the next term is below 2^-29 of the result).
-inline vec log(vec x) {
-  // Subtracting the bits of sqrt(1/2) makes the exponent field the floor of log2(x / sqrt(1/2)).
-  const ivec from = iset1(0x3f3504f3);
-  const ivec e = shift_right<23>(iadd(bits(x), iset1(-0x3f3504f3)));
-  const ivec fraction = iand(iadd(bits(x), iset1(-0x3f3504f3)), iset1(0x007fffff));
-  const vec m = from_bits(iadd(fraction, from));
-  const vec f = sub(m, set1(1.0f));  // exact
+/// log(1 + f) - f for f in [sqrt(1/2) - 1, sqrt(2) - 1]: log(1 + f) = 2 atanh(s), s = f / (2 + f), as its series to s^9
+/// (|s| < 0.172: the next term is below 2^-29 of the result), arranged as f - s (f - z p) to keep f's exactness.
+inline vec log1p_rest(vec f) {
   const vec s = div(f, add(f, set1(2.0f)));
   const vec z = mul(s, s);
   vec p = set1(2.0f / 9);
   p = fma(p, z, set1(2.0f / 7));
   p = fma(p, z, set1(2.0f / 5));
   p = fma(p, z, set1(2.0f / 3));
-  // log(m) = 2 s + s z p = f - s (f - z p), which keeps f's exactness
-  const vec ef = to_float(e);
-  const vec low = sub(mul(ef, set1(-2.12194440054690583e-4f)), mul(s, sub(f, mul(z, p))));
-  return fma(ef, set1(0.693359375f), add(f, low));
+  return negate(mul(s, sub(f, mul(z, p))));
+}
+
+/// log(1 + f) for the f of log1p_rest.
+inline vec log1p_small(vec f) { return add(f, log1p_rest(f)); }
+
+/// log(x) for positive normal finite x: x = (1 + f) 2^e with 1 + f in [sqrt(1/2), sqrt(2)).
+inline vec log(vec x) {
+  // Subtracting the bits of sqrt(1/2) makes the exponent field the floor of log2(x / sqrt(1/2)).
+  const ivec above = iadd(bits(x), iset1(-0x3f3504f3));
+  const vec e = to_float(shift_right<23>(above));
+  const vec f = sub(from_bits(iadd(iand(above, iset1(0x007fffff)), iset1(0x3f3504f3))), set1(1.0f));  // exact
+  const vec low = add(mul(e, set1(-2.12194440054690583e-4f)), log1p_rest(f));
+  return fma(e, set1(0.693359375f), add(f, low));
 }
 
 /// log(1 + e^x), softplus: max(x, 0) + log1p(e^-|x|). log1p(t) = log(u) + (t - (u - 1)) / u with u = 1 + t rounded.

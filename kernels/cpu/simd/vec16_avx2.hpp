@@ -10,6 +10,8 @@ namespace troupe::kernels::cpu::avx2 {
 
 /// Register tile of linear.cpp: rows x outputs of running sums that fit this instruction set's registers.
 inline constexpr uint32_t tile_m = 2, tile_n = 3;
+/// Register tile of attention.cpp: heads x vectors of output channels.
+inline constexpr uint32_t weigh_heads = 3, weigh_vecs = 2;
 /// Outputs that advance together when only `rows` (1 to 4) rows are multiplied.
 constexpr uint32_t few_columns(uint32_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 

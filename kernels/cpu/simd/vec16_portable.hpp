@@ -8,6 +8,8 @@ namespace troupe::kernels::cpu::portable {
 
 /// Register tile of linear.cpp: rows x outputs of running sums that fit this instruction set's registers.
 inline constexpr uint32_t tile_m = 2, tile_n = 2;
+/// Register tile of attention.cpp: heads x vectors of output channels.
+inline constexpr uint32_t weigh_heads = 2, weigh_vecs = 2;
 /// Outputs that advance together when only `rows` (1 to 4) rows are multiplied.
 constexpr uint32_t few_columns(uint32_t) { return 2; }
 
