@@ -1,0 +1,60 @@
+// What all connections of a server share.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/gateway/keys.hpp"
+#include "runtime/gateway/server.hpp"
+#include "runtime/observe/request_metrics.hpp"
+
+namespace troupe::gateway {
+
+/// Members are constant after construction, atomic, or guarded as said.
+struct core {
+  core(const options& o, std::shared_ptr<const recipe::recipe> r, generator& g, observe::metrics& m,
+       const clock_source& c, rng random)
+      : opts(o), recipe(std::move(r)), gen(g), registry(m), metrics(m), clock(c), random_(random) {
+    model = o.model_name.empty() ? g.facts().name : o.model_name;
+  }
+
+  const options opts;
+  std::string model;
+  const std::shared_ptr<const recipe::recipe> recipe;
+  generator& gen;
+  observe::metrics& registry;
+  observe::request_metrics metrics;
+  const clock_source& clock;
+  std::optional<key_ring> keys;
+  const client local = local_client();
+  const int64_t created = wall_seconds();
+
+  std::atomic<uint32_t> connections{0};
+  std::atomic<uint32_t> running{0};  // generations, from admission to their last event
+  std::atomic<bool> draining{false};
+  std::atomic<uint64_t> requests{0};  // makes ids of the process's requests unique
+
+  /// Runs work on the encoding pool; set by the server. Work that comes after stop is dropped.
+  std::function<void(std::function<void()>)> on_encoder;
+
+  /// A seed for a request that names none; below 2^53, so that JavaScript clients can read it.
+  uint64_t draw_seed() {
+    std::lock_guard lock(mutex_);
+    return random_.next() >> 11;
+  }
+  /// A fresh request id.
+  std::string draw_id() {
+    std::lock_guard lock(mutex_);
+    return fmt::format("{:016x}{:016x}", random_.next(), random_.next());
+  }
+
+ private:
+  std::mutex mutex_;
+  rng random_;  // by mutex_
+};
+
+}  // namespace troupe::gateway
