@@ -1,7 +1,9 @@
 #include "actors/protocol/caf.hpp"
 
 #include <caf/atom.hpp>
+#include <caf/exit_reason.hpp>
 #include <caf/sec.hpp>
+#include <caf/system_messages.hpp>
 
 #include <vector>
 
@@ -10,6 +12,12 @@ namespace troupe::actors {
 error from_caf(const caf::error& e) {
   if (e == caf::sec::request_timeout) return {errc::timeout, "no answer in time"};
   return {errc::peer_lost, e ? caf::to_string(e) : "the actor ended"};
+}
+
+void end_actor(const any_handle& handle) {
+  if (handle)
+    handle->enqueue(nullptr, caf::make_message_id(),
+                    caf::make_message(caf::exit_msg{handle->address(), caf::exit_reason::user_shutdown}), nullptr);
 }
 
 bool peer_links::address_less::operator()(const caf::actor_addr& a, const caf::actor_addr& b) const {

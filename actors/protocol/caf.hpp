@@ -84,6 +84,9 @@ void post(const Handle& to, Message&& message) {
   caf::anon_send(to, std::forward<Message>(message));
 }
 
+/// Tells an actor of this process to end (reason: user shutdown). Its state is destroyed when it gets there.
+void end_actor(const any_handle& handle);
+
 /// Delivers `message` to `self` after `delay` on the actor clock. It cannot be taken back: carry a ticket (see timer).
 template <class Message>
 void later(caf::local_actor* self, nanoseconds delay, Message message) {

@@ -1,0 +1,263 @@
+#include "actors/cluster/director.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "actors/protocol/messages.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+enum timer_kind : uint8_t { check_timer = 1 };
+constexpr size_t max_events = 64;
+
+struct member {
+  node_entry entry;
+  node_agent_actor agent;
+  std::string wanted_seat;
+  nanoseconds heard{0};
+};
+
+struct seat {
+  role_assignment assignment;
+  node_number node;  // 0 = empty
+};
+
+class director_state {
+ public:
+  using interface = director_actor;
+  static inline const char* name = "director";
+  explicit director_state(interface::pointer self) : self_(self), links_(self) {}
+
+  interface::behavior_type make_behavior(director_options options) {
+    options_ = std::move(options);
+    for (const auto& w : options_.wanted)
+      for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}});
+    check_.arm(self_, options_.heartbeat);
+    return {
+        [this](const join_request& m) { return join(m); },
+        [this](const heartbeat& m) { return heard(m); },
+        [this](const suspect_report& m) { return suspects(m); },
+        [this](const leave_request& m) {
+          if (!find(m.epoch, m.node, m.inc)) return ack{{errc::stale, "no such member"}};
+          lose(m.node, "left");
+          return ack{};
+        },
+        [this](const status_query&) { return report(); },
+        [this](const tick& t) {
+          if (!check_.fired(t)) return;
+          check_.arm(self_, options_.heartbeat);
+          check_members();
+        },
+    };
+  }
+
+ private:
+  // -- members --------------------------------------------------------------------------------------------------
+
+  member* find(cluster_epoch epoch, node_number node, incarnation inc) {
+    auto it = members_.find(node);
+    if (epoch != options_.epoch || it == members_.end() || it->second.entry.inc != inc) return nullptr;
+    return &it->second;
+  }
+
+  join_reply join(const join_request& m) {
+    join_reply reply;
+    reply.epoch = options_.epoch;
+    auto refuse = [&](errc code, std::string text) {
+      note(fmt::format("refused {}: {}", m.name, text));
+      reply.outcome = {code, std::move(text)};
+      return reply;
+    };
+    if (m.cluster != options_.cluster)
+      return refuse(errc::invalid_argument, fmt::format("this is cluster '{}', not '{}'", options_.cluster, m.cluster));
+    if (m.name.empty()) return refuse(errc::invalid_argument, "a node needs a name");
+    auto known = numbers_.find(m.name);
+    if (known != numbers_.end()) {
+      if (auto old = members_.find(known->second); old != members_.end()) {
+        // The same process joins again, or its successor does. A second process of the same name has to wait until the
+        // first is gone.
+        const auto& e = old->second.entry;
+        if (e.pid != m.pid || e.host != m.host)
+          return refuse(errc::unavailable, fmt::format("a node '{}' is alive (pid {} on {})", m.name, e.pid, e.host));
+        lose(known->second, "joins again");
+      }
+    } else if (numbers_.size() >= options_.max_nodes) {
+      return refuse(errc::exhausted, fmt::format("{} nodes have joined", numbers_.size()));
+    } else {
+      known = numbers_.emplace(m.name, node_number{next_node_++}).first;
+    }
+    auto& n = members_[known->second];
+    n.entry = {known->second, incarnation{next_incarnation_++}, m.name, m.host, m.port, m.pid, false, m.resources, {}};
+    n.agent = caf::actor_cast<node_agent_actor>(self_->current_sender());
+    n.wanted_seat = m.wanted_seat;
+    n.heard = now(self_);
+    links_.watch(n.agent, [this, node = n.entry.node, inc = n.entry.inc](const error& e) {
+      if (find(options_.epoch, node, inc)) lose(node, "connection lost: " + e.message);
+    });
+    reply.node = n.entry.node;
+    reply.inc = n.entry.inc;
+    reply.heartbeat_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.heartbeat).count();
+    reply.roles = give_seat(n);
+    note(fmt::format("node {} '{}' joined as {} (incarnation {})", n.entry.node.value, m.name,
+                     reply.roles.empty() ? "spare" : reply.roles.front().seat(), n.entry.inc.value));
+    changed();
+    return reply;
+  }
+
+  // The first empty seat that the node may have; its roles start as `starting`.
+  std::vector<role_assignment> give_seat(member& n) {
+    for (auto& s : seats_) {
+      const auto& w = n.wanted_seat;
+      if (s.node != node_number{} || !(w.empty() || w == s.assignment.group || w == s.assignment.seat())) continue;
+      s.node = n.entry.node;
+      n.entry.roles = {{s.assignment, role_state::starting, {}, {}, {}}};
+      return {s.assignment};
+    }
+    return {};
+  }
+
+  void lose(node_number node, const std::string& why) {
+    auto it = members_.find(node);
+    if (it == members_.end()) return;
+    note(fmt::format("node {} '{}' (incarnation {}) is gone: {}", node.value, it->second.entry.name,
+                     it->second.entry.inc.value, why));
+    links_.unwatch(it->second.agent);
+    members_.erase(it);
+    for (auto& s : seats_)
+      if (s.node == node) s.node = node_number{};
+    for (auto& [number, n] : members_) {
+      if (!n.entry.roles.empty()) continue;
+      auto roles = give_seat(n);
+      if (roles.empty()) continue;
+      note(fmt::format("spare node {} '{}' takes {}", number.value, n.entry.name, roles.front().seat()));
+      tell(self_, n.agent, assign_roles{options_.epoch, n.entry.inc, roles});
+    }
+    changed();
+  }
+
+  void check_members() {
+    const auto limit = now(self_) - options_.lost_after;
+    std::vector<node_number> silent;
+    for (auto& [number, n] : members_)
+      if (n.heard < limit) silent.push_back(number);
+    for (auto number : silent) lose(number, "no heartbeat");
+  }
+
+  heartbeat_reply heard(const heartbeat& m) {
+    heartbeat_reply reply;
+    reply.epoch = options_.epoch;
+    auto* n = find(m.epoch, m.node, m.inc);
+    if (!n) {
+      reply.outcome = {errc::stale, "this incarnation was given up"};
+      return reply;
+    }
+    n->heard = now(self_);
+    // Right after a seat was given to a spare its heartbeat may not know of it yet.
+    const bool drains = std::any_of(m.roles.begin(), m.roles.end(), [](const role_report& r) {
+      return r.state == role_state::draining || r.state == role_state::drained;
+    });
+    if (!m.roles.empty() && (m.roles != n->entry.roles || drains != n->entry.draining)) {
+      n->entry.roles = m.roles;
+      n->entry.draining = drains;
+      changed();
+    } else if (m.view_version < version_) {
+      tell(self_, n->agent, view());
+    }
+    return reply;
+  }
+
+  ack suspects(const suspect_report& m) {
+    auto* n = find(m.epoch, m.node, m.inc);
+    if (!n) return ack{{errc::stale, "this incarnation was given up"}};
+    auto g = groups_.find(m.group);
+    if (g == groups_.end() || g->second.epoch != m.view) return ack{{errc::stale, "not the current view of the group"}};
+    std::vector<node_number> hit;
+    for (const auto& member : g->second.members)
+      if (member.node != m.node && std::find(m.ranks.begin(), m.ranks.end(), member.rank) != m.ranks.end())
+        hit.push_back(member.node);
+    for (auto node : hit) lose(node, fmt::format("did not show up in a step of {}, says node {}", m.group, m.node.value));
+    return ack{};
+  }
+
+  // -- views ----------------------------------------------------------------------------------------------------
+
+  void regroup(const wanted_group& w) {
+    std::vector<group_member> now_there;
+    for (const auto& s : seats_) {
+      if (s.assignment.group != w.group) continue;
+      auto it = members_.find(s.node);
+      if (it == members_.end()) continue;
+      for (const auto& r : it->second.entry.roles)
+        if (r.assignment == s.assignment && !r.ep_address.empty() && r.state != role_state::failed)
+          now_there.push_back({s.assignment.index, s.node, it->second.entry.inc, r.ep_address});
+    }
+    auto& g = groups_[w.group];
+    const bool first = g.epoch == group_epoch{};
+    if (now_there == g.members || now_there.empty() || (first && now_there.size() < w.count)) return;
+    g = {w.group, w.what, group_epoch{g.epoch.value + 1}, w.count, std::move(now_there)};
+    note(fmt::format("{}: view {} of {} of {} ranks", w.group, g.epoch.value, g.members.size(), w.count));
+  }
+
+  void changed() {
+    for (const auto& w : options_.wanted)
+      if (w.what == role::prefill || w.what == role::decode) regroup(w);
+    ++version_;
+    const auto v = view();
+    for (auto& [number, n] : members_) tell(self_, n.agent, v);
+  }
+
+  cluster_view view() const {
+    cluster_view v{options_.epoch, version_, {}, {}};
+    for (auto& [number, n] : members_) v.nodes.push_back(n.entry);
+    for (auto& [group, g] : groups_)
+      if (g.epoch != group_epoch{}) v.groups.push_back(g);
+    return v;
+  }
+
+  status_report report() {
+    status_report r;
+    r.view = view();
+    const auto t = now(self_);
+    for (auto& [number, n] : members_)
+      r.heard_ms_ago.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(t - n.heard).count());
+    r.complete = true;
+    for (auto& s : seats_) {
+      auto it = members_.find(s.node);
+      if (it == members_.end()) r.empty_seats.push_back(s.assignment);
+      r.complete = r.complete && it != members_.end() && !it->second.entry.roles.empty() &&
+                   it->second.entry.roles.front().state == role_state::ready;
+    }
+    r.events.assign(events_.begin(), events_.end());
+    return r;
+  }
+
+  void note(std::string text) {
+    log::info("director: {}", text);
+    if (events_.size() == max_events) events_.pop_front();
+    events_.push_back(std::move(text));
+  }
+
+  interface::pointer self_;
+  peer_links links_;
+  director_options options_;
+  std::vector<seat> seats_;
+  std::map<node_number, member> members_;         // bounded by max_nodes, as numbers_
+  std::map<std::string, node_number> numbers_;
+  std::map<std::string, group_view> groups_;      // epoch 0: not formed yet
+  std::deque<std::string> events_;                // the last max_events
+  uint32_t next_node_ = 1;                        // 0 names the director in resolve_request
+  uint64_t next_incarnation_ = 1, version_ = 0;
+  timer check_{check_timer};
+};
+
+}  // namespace
+
+director_actor spawn_director(caf::actor_system& system, const caf::node_id& node, caf::execution_unit* unit,
+                              director_options options) {
+  return spawn_on<director_state>(system, node, unit, std::move(options));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,530 @@
+#include "actors/serving/entrypoint.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "actors/protocol/messages.hpp"
+#include "actors/serving/token_stream.hpp"
+#include "policies/admission.hpp"
+#include "policies/placement.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+enum timer_kind : uint8_t { attach_timer = 1, place_timer = 2, drain_timer = 3 };
+
+/// A scheduler somewhere.
+struct target {
+  enum class state : uint8_t { unknown, resolving, attached };
+  role what = role::none;
+  state at = state::unknown;
+  bool admits = false;  // its seat was ready in the last view
+  scheduler_actor handle;
+  attach_reply facts;
+};
+
+/// A request between its submit and its end.
+struct request {
+  enum class phase : uint8_t { waiting, asking, running };  // for a place, for an answer, on a scheduler
+  client_submit what;
+  phase at = phase::waiting;
+  uint32_t attempt = 0;
+  actor_key where;             // of asking and running
+  bool prefilled = false;
+  uint32_t refusals = 0;       // in this round of placing
+  uint32_t resumes = 0;
+  nanoseconds waiting_since{0};
+  status refusal;              // the last one
+  uint32_t retry_after_ms = 0;
+  std::vector<kernels::token_id> emitted;
+  token_stream stream;
+  uint32_t cached = 0;
+  uint32_t drafted_before = 0, accepted_before = 0, drafted = 0, accepted = 0;  // of older attempts, of this one
+};
+
+class entrypoint_state {
+ public:
+  using interface = entrypoint_actor;
+  static inline const char* name = "entrypoint";
+  explicit entrypoint_state(interface::pointer self) : self_(self), links_(self) {}
+
+  // Ended from outside (its node was given up, or the process stops): every request still gets its end.
+  ~entrypoint_state() {
+    for (auto& [number, r] : requests_) {
+      client_event e;
+      e.first_position = r.stream.next();
+      e.done = true;
+      e.prompt_tokens = static_cast<uint32_t>(r.what.prompt.size());
+      e.completion_tokens = static_cast<uint32_t>(r.emitted.size());
+      e.failure = errc::unavailable;
+      e.failure_text = "this front has ended";
+      r.what.sink->on_event(std::move(e));
+    }
+  }
+
+  interface::behavior_type make_behavior(entrypoint_options options) {
+    options_ = std::move(options);
+    report_state();
+    return {
+        [this](const client_submit& m) { submit(m); },
+        [this](const client_cancel& m) { client_cancelled(m.id); },
+        [this](const cluster_view& m) { follow(m); },
+        [this](const token_batch& m) { take(m); },
+        [this](const front_query&) { return report(); },
+        [this](const drain_request& m) { return drain(m); },
+        [this](const tick& t) { ticked(t); },
+    };
+  }
+
+ private:
+  // -- schedulers -----------------------------------------------------------------------------------------------
+
+  void follow(const cluster_view& view) {
+    if (view.version <= view_version_) return;
+    view_version_ = view.version;
+    std::map<actor_key, bool> seen;
+    for (const auto& node : view.nodes) {
+      for (const auto& r : node.roles) {
+        if (r.assignment.what != role::prefill && r.assignment.what != role::decode) continue;
+        actor_key key{node.node, node.inc, r.assignment.seat() + "/scheduler"};
+        seen[key] = true;
+        const bool ready = r.state == role_state::ready && !node.draining;
+        auto it = targets_.find(key);
+        if (it == targets_.end() && ready) it = targets_.emplace(key, target{r.assignment.what}).first;
+        if (it != targets_.end()) it->second.admits = ready;
+      }
+    }
+    std::vector<actor_key> gone;
+    for (auto& [key, t] : targets_)
+      if (!seen.contains(key)) gone.push_back(key);
+    for (auto& key : gone) {
+      lost(key, {errc::peer_lost, "its node was given up"});
+      targets_.erase(key);
+    }
+    attach_all();
+    place_all();
+  }
+
+  void attach_all() {
+    for (auto& [key, t] : targets_)
+      if (t.at == target::state::unknown) attach(key, t);
+  }
+
+  void attach(const actor_key& key, target& t) {
+    t.at = target::state::resolving;
+    auto again = [this, key](const std::string& why) {
+      auto* t = find(key);
+      if (!t || t->at != target::state::resolving) return;
+      log::debug("entrypoint: {} of node {}: {}", key.name, key.node.value, why);
+      t->at = target::state::unknown;
+      if (!attach_.armed()) attach_.arm(self_, options_.attach_retry);
+    };
+    links_.ask(
+        self_, options_.directory, options_.ask_timeout, resolve_request{key},
+        [this, key, again](const resolve_reply& r) {
+          if (!r.outcome.ok()) return again(r.outcome.text);
+          auto handle = caf::actor_cast<scheduler_actor>(r.handle);
+          links_.ask(
+              self_, handle, options_.ask_timeout, attach_front{options_.identity.epoch, me()},
+              [this, key, handle, again](const attach_reply& reply) {
+                if (!reply.outcome.ok()) return again(reply.outcome.text);
+                attached(key, handle, reply);
+              },
+              [again](const error& e) { again(e.message); });
+        },
+        [again](const error& e) { again(e.message); });
+  }
+
+  void attached(const actor_key& key, const scheduler_actor& handle, const attach_reply& reply) {
+    auto* t = find(key);
+    if (!t || t->at != target::state::resolving) return;
+    t->at = target::state::attached;
+    t->handle = handle;
+    t->facts = reply;
+    if (t->what == role::decode) facts_ = reply.facts;
+    links_.watch(handle, [this, key](const error& e) {
+      lost(key, e);
+      if (!attach_.armed()) attach_.arm(self_, options_.attach_retry);
+    });
+    log::info("entrypoint: attached to {} of node {}", key.name, key.node.value);
+    report_state();
+    place_all();
+  }
+
+  // The handle is dead: what ran there goes elsewhere.
+  void lost(const actor_key& key, const error& why) {
+    auto* t = find(key);
+    if (!t) return;
+    links_.unwatch(t->handle);
+    t->handle = nullptr;
+    t->at = target::state::unknown;
+    std::vector<request_number> hit;
+    for (auto& [number, r] : requests_)
+      if (r.at != request::phase::waiting && r.where == key) hit.push_back(number);
+    for (auto number : hit) resume(number, why);
+    report_state();
+  }
+
+  target* find(const actor_key& key) {
+    auto it = targets_.find(key);
+    return it == targets_.end() ? nullptr : &it->second;
+  }
+
+  actor_key me() const {
+    return {options_.identity.node, options_.identity.inc, options_.assignment.seat() + "/entrypoint"};
+  }
+
+  uint32_t usable(role what) const {
+    return static_cast<uint32_t>(std::count_if(targets_.begin(), targets_.end(), [what](auto& t) {
+      return t.second.what == what && t.second.at == target::state::attached && t.second.admits;
+    }));
+  }
+
+  bool ready() const { return !draining_ && usable(role::decode) > 0; }
+
+  void report_state() {
+    const auto state = draining_ ? role_state::draining : ready() ? role_state::ready : role_state::waiting;
+    if (reported_ == state) return;
+    reported_ = state;
+    tell(self_, options_.agent,
+         role_update{options_.assignment.seat(), state, {}, {}, ready() ? "" : "no decode rank is attached"});
+  }
+
+  // -- requests -------------------------------------------------------------------------------------------------
+
+  void submit(const client_submit& m) {
+    auto refuse = [&](errc code, std::string text, uint32_t retry_ms = 0) {
+      ++counters_.refused;
+      client_event e;
+      e.done = true;
+      e.failure = code;
+      e.failure_text = std::move(text);
+      e.retry_after_ms = retry_ms;
+      e.prompt_tokens = static_cast<uint32_t>(m.prompt.size());
+      m.sink->on_event(std::move(e));
+    };
+    if (by_id_.contains(m.id)) return refuse(errc::invalid_argument, "a request with this id is running");
+    if (draining_) return refuse(errc::unavailable, "this front is shutting down");
+    if (!ready()) return refuse(errc::unavailable, "no decode rank is ready", 1000);
+    if (m.prompt.empty()) return refuse(errc::invalid_argument, "the prompt is empty");
+    if (m.prompt.size() >= facts_.max_context)
+      return refuse(errc::invalid_argument,
+                    fmt::format("the prompt has {} tokens, the context holds {}", m.prompt.size(), facts_.max_context));
+    if (m.stop.max_tokens == 0) return refuse(errc::invalid_argument, "max_tokens is 0");
+    auto admission = policies::plan_admission({static_cast<uint32_t>(requests_.size()), options_.max_requests, true});
+    if (!admission.admit) return refuse(errc::exhausted, admission.reason, admission.retry_after_ms);
+    ++counters_.accepted;
+    const request_number number{next_request_++};
+    auto& r = requests_[number];
+    r.what = m;
+    r.stream = token_stream{static_cast<uint32_t>(m.prompt.size())};
+    r.waiting_since = now(self_);
+    by_id_.emplace(m.id, number);
+    place(number);
+  }
+
+  void place_all() {
+    std::vector<request_number> open;
+    for (auto& [number, r] : requests_)
+      if (r.at == request::phase::waiting) open.push_back(number);
+    for (auto number : open) place(number);
+  }
+
+  // Round robin over the attached schedulers of the phase; a full one is passed over, a prefill round without success goes to
+  // decode, and a decode round without success waits a little.
+  void place(request_number number) {
+    auto& r = requests_.at(number);
+    const role what = !r.prefilled && usable(role::prefill) > r.refusals ? role::prefill : role::decode;
+    std::vector<actor_key> keys;
+    policies::placement_input in;
+    for (auto& [key, t] : targets_) {
+      if (t.what != what) continue;
+      keys.push_back(key);
+      in.usable.push_back(t.at == target::state::attached && t.admits);
+    }
+    auto& last = what == role::prefill ? last_prefill_ : last_decode_;
+    in.last = last;
+    const auto choice = policies::plan_placement(in).choice;
+    const uint32_t round = (r.prefilled ? 0 : usable(role::prefill)) + usable(role::decode);
+    if (choice == SIZE_MAX || r.refusals >= std::max(1u, round)) return wait_for_place(number);
+    last = choice;
+    ask_scheduler(number, keys[choice]);
+  }
+
+  void wait_for_place(request_number number) {
+    auto& r = requests_.at(number);
+    r.at = request::phase::waiting;
+    r.refusals = 0;
+    if (now(self_) - r.waiting_since >= options_.place_patience) {
+      const bool full = r.refusal.code == errc::exhausted;
+      return fail(number, full ? errc::exhausted : errc::unavailable,
+                  full ? r.refusal.text : "no rank could take the request in time", r.retry_after_ms);
+    }
+    if (!place_.armed()) place_.arm(self_, options_.place_retry);
+  }
+
+  void ask_scheduler(request_number number, const actor_key& key) {
+    auto& r = requests_.at(number);
+    auto& t = targets_.at(key);
+    r.at = request::phase::asking;
+    r.where = key;
+    r.drafted_before += std::exchange(r.drafted, 0);
+    r.accepted_before += std::exchange(r.accepted, 0);
+    r.stream.restart();
+    enqueue_request m;
+    m.epoch = options_.identity.epoch;
+    m.front = options_.identity.inc;
+    m.request = number;
+    m.attempt = ++r.attempt;
+    m.tokens = r.what.prompt;
+    m.tokens.insert(m.tokens.end(), r.emitted.begin(), r.emitted.end());
+    m.prompt_length = static_cast<uint32_t>(r.what.prompt.size());
+    m.sampling = r.what.sampling;
+    m.stop = r.what.stop;
+    m.speculate = r.what.speculate;
+    if (r.prefilled) m.handoff.kind = handoff_kind::recompute;
+    links_.ask(
+        self_, t.handle, options_.ask_timeout, std::move(m),
+        [this, number, key, attempt = r.attempt](const enqueue_reply& reply) { answered(number, key, attempt, reply); },
+        [this, number, attempt = r.attempt](const error& e) {
+          auto* r = current(number, attempt);
+          if (r && r->at == request::phase::asking) resume(number, e);
+        });
+  }
+
+  request* current(request_number number, uint32_t attempt) {
+    auto it = requests_.find(number);
+    return it == requests_.end() || it->second.attempt != attempt ? nullptr : &it->second;
+  }
+
+  void answered(request_number number, const actor_key& key, uint32_t attempt, const enqueue_reply& reply) {
+    auto* r = current(number, attempt);
+    if (!r || r->where != key) {  // cancelled or moved meanwhile
+      if (reply.outcome.ok()) cancel_at(key, number, attempt);
+      return;
+    }
+    if (r->at != request::phase::asking) return;
+    if (reply.outcome.ok()) {
+      r->at = request::phase::running;
+      return;
+    }
+    if (reply.outcome.code == errc::invalid_argument) return fail(number, errc::invalid_argument, reply.outcome.text);
+    r->refusal = reply.outcome;
+    r->retry_after_ms = reply.retry_after_ms;
+    ++r->refusals;
+    r->at = request::phase::waiting;
+    if (reply.outcome.code == errc::stale) lost(key, {errc::stale, reply.outcome.text});  // it does not know us: attach again
+    if (requests_.contains(number)) place(number);
+    if (!attach_.armed()) attach_.arm(self_, options_.attach_retry);
+  }
+
+  void cancel_at(const actor_key& key, request_number number, uint32_t attempt) {
+    auto* t = find(key);
+    if (!t || !t->handle) return;
+    links_.ask(
+        self_, t->handle, options_.ask_timeout,
+        cancel_request{options_.identity.epoch, options_.identity.inc, number, attempt}, [](const ack&) {},
+        [](const error&) {});  // items that still come are answered with another cancel
+  }
+
+  // -- tokens ---------------------------------------------------------------------------------------------------
+
+  void take(const token_batch& m) {
+    auto from = caf::actor_cast<scheduler_actor>(self_->current_sender());
+    token_ack acks{options_.identity.inc, {}};
+    for (const auto& item : m.items) {
+      auto* r = current(item.request, item.attempt);
+      if (!r) {  // ended or moved on: it may forget all of it
+        acks.items.push_back({item.request, item.attempt, item.first_position, true});
+        if (!item.last() && from)
+          links_.ask(
+              self_, from, options_.ask_timeout,
+              cancel_request{options_.identity.epoch, options_.identity.inc, item.request, item.attempt},
+              [](const ack&) {}, [](const error&) {});
+        continue;
+      }
+      acks.items.push_back(take(item, *r));
+    }
+    tell(self_, from, std::move(acks));
+  }
+
+  ack_item take(const stream_item& item, request& r) {
+    auto out = r.stream.push(item);
+    ack_item a{item.request, item.attempt, r.stream.next(), false};
+    for (auto& i : out.ready) {
+      r.drafted = i.drafted;
+      r.accepted = i.accepted;
+      r.cached = std::max(r.cached, i.cached);
+      r.emitted.insert(r.emitted.end(), i.tokens.begin(), i.tokens.end());
+      counters_.tokens += i.tokens.size();
+      if (!i.last()) {
+        client_event e;
+        fill(e, i);
+        r.what.sink->on_event(std::move(e));
+        continue;
+      }
+      a.ended = true;
+      last_item(item.request, i);
+      return a;
+    }
+    if (out.overflow) resume(item.request, {errc::internal, "tokens are missing"});
+    return a;
+  }
+
+  static void fill(client_event& e, stream_item& i) {
+    e.first_position = i.first_position;
+    e.tokens = std::move(i.tokens);
+    e.logprobs = std::move(i.logprobs);
+    e.top = std::move(i.top);
+  }
+
+  void last_item(request_number number, stream_item& i) {
+    auto& r = requests_.at(number);
+    const bool resumable = i.failure == errc::peer_lost || i.failure == errc::unavailable || i.failure == errc::timeout ||
+                           i.failure == errc::stale;
+    if (i.handoff.kind != handoff_kind::none || resumable) {
+      if (!i.tokens.empty()) {
+        client_event e;
+        fill(e, i);
+        r.what.sink->on_event(std::move(e));
+      }
+      if (resumable) return resume(number, {i.failure, i.failure_text});
+      r.prefilled = true;
+      r.at = request::phase::waiting;
+      r.refusals = 0;
+      r.waiting_since = now(self_);
+      return place(number);
+    }
+    client_event e;
+    fill(e, i);
+    e.finish = i.finish;
+    e.failure = i.failure;
+    e.failure_text = i.failure_text;
+    finish(number, std::move(e));
+  }
+
+  /// The same request elsewhere, from the last emitted token.
+  void resume(request_number number, const error& why) {
+    auto& r = requests_.at(number);
+    if (r.at != request::phase::waiting) cancel_at(r.where, number, r.attempt);
+    if (r.emitted.size() >= r.what.stop.max_tokens) {  // only the end itself was lost
+      client_event e;
+      e.finish = kernels::finish_reason::length;
+      return finish(number, std::move(e));
+    }
+    if (r.resumes >= options_.max_resumes) return fail(number, why.code, fmt::format("gave up after {} attempts: {}", r.attempt, why.message));
+    ++r.resumes;
+    ++counters_.resumed;
+    ++r.attempt;  // what the old place still sends is stale
+    log::info("entrypoint: request {} resumes at token {}: {}", r.what.id, r.emitted.size(), why.message);
+    r.prefilled = r.prefilled || !r.emitted.empty();
+    r.at = request::phase::waiting;
+    r.refusals = 0;
+    r.waiting_since = now(self_);
+    if (!place_.armed()) place_.arm(self_, options_.place_retry);
+  }
+
+  // -- ends: the only ways out of requests_ -----------------------------------------------------------------------
+
+  void finish(request_number number, client_event e) {
+    auto it = requests_.find(number);
+    auto r = std::move(it->second);
+    by_id_.erase(r.what.id);
+    requests_.erase(it);
+    e.done = true;
+    if (e.tokens.empty()) e.first_position = r.stream.next();
+    e.prompt_tokens = static_cast<uint32_t>(r.what.prompt.size());
+    e.completion_tokens = static_cast<uint32_t>(r.emitted.size());
+    e.cached_tokens = r.cached;
+    e.drafted = r.drafted_before + r.drafted;
+    e.accepted = r.accepted_before + r.accepted;
+    ++(e.failure == errc{} ? counters_.finished : e.failure == errc::cancelled ? counters_.cancelled : counters_.failed);
+    r.what.sink->on_event(std::move(e));
+    if (draining_) check_drained();
+  }
+
+  void fail(request_number number, errc code, std::string text, uint32_t retry_ms = 0) {
+    auto& r = requests_.at(number);
+    if (r.at != request::phase::waiting) cancel_at(r.where, number, r.attempt);
+    client_event e;
+    e.failure = code;
+    e.failure_text = std::move(text);
+    e.retry_after_ms = retry_ms;
+    finish(number, std::move(e));
+  }
+
+  void client_cancelled(const std::string& id) {
+    auto it = by_id_.find(id);
+    if (it != by_id_.end()) fail(it->second, errc::cancelled, "cancelled by the client");
+  }
+
+  // -- the rest -------------------------------------------------------------------------------------------------
+
+  front_report report() const {
+    front_report r = counters_;
+    r.ready = ready();
+    r.draining = draining_;
+    r.running = static_cast<uint32_t>(requests_.size());
+    r.prefill_schedulers = usable(role::prefill);
+    r.decode_schedulers = usable(role::decode);
+    r.facts = facts_;
+    return r;
+  }
+
+  caf::result<drain_reply> drain(const drain_request& m) {
+    draining_ = true;
+    report_state();
+    auto p = self_->make_response_promise<promise<drain_reply>>();
+    drains_.push_back(p);
+    drain_.arm(self_, std::chrono::milliseconds(std::max<int64_t>(0, m.deadline_ms)));
+    check_drained();
+    return p;
+  }
+
+  void check_drained() {
+    if (!drains_.empty() && requests_.empty()) answer_drains({}, 0);
+  }
+
+  void answer_drains(const status& outcome, uint32_t left) {
+    drain_.stop();
+    auto open = std::exchange(drains_, {});
+    for (auto& p : open) p.deliver(drain_reply{outcome, left});
+  }
+
+  void ticked(const tick& t) {
+    if (attach_.fired(t)) attach_all();
+    if (place_.fired(t)) place_all();
+    if (drain_.fired(t)) {
+      const auto left = static_cast<uint32_t>(requests_.size());
+      auto open = std::exchange(drains_, {});
+      while (!requests_.empty()) fail(requests_.begin()->first, errc::unavailable, "this front is shutting down");
+      drains_ = std::move(open);
+      answer_drains({left ? errc::timeout : errc{}, left ? "requests did not finish in time" : ""}, left);
+    }
+  }
+
+  interface::pointer self_;
+  peer_links links_;
+  entrypoint_options options_;
+  uint64_t view_version_ = 0;
+  std::map<actor_key, target> targets_;          // bounded by the nodes of the view
+  std::map<request_number, request> requests_;   // bounded by max_requests
+  std::map<std::string, request_number> by_id_;
+  uint64_t next_request_ = 1;
+  size_t last_prefill_ = SIZE_MAX, last_decode_ = SIZE_MAX;
+  bool draining_ = false;
+  role_state reported_ = role_state::starting;
+  kernels::model_facts facts_;
+  front_report counters_;
+  std::vector<promise<drain_reply>> drains_;
+  timer attach_{attach_timer}, place_{place_timer}, drain_{drain_timer};
+};
+
+}  // namespace
+
+entrypoint_actor spawn_entrypoint(caf::local_actor* parent, entrypoint_options options) {
+  return spawn<entrypoint_state>(parent, std::move(options));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,45 @@
+#include "actors/serving/roles.hpp"
+
+#include "actors/serving/expert_shard.hpp"
+#include "actors/serving/rank.hpp"
+
+namespace troupe::actors {
+
+role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host, const scheduler_options& options) {
+  const auto seat = context.assignment.seat();
+  auto shard = spawn_expert_shard(context.parent);
+  rank_options of_rank;
+  of_rank.assignment = context.assignment;
+  of_rank.identity = context.identity;
+  of_rank.agent = context.agent;
+  of_rank.shard = shard;
+  of_rank.host = std::move(host);
+  auto rank = spawn_rank(context.parent, std::move(of_rank));
+  auto scheduler = spawn_scheduler(context.parent, context.assignment.what, context.identity, rank, options);
+  role_actors out;
+  out.named = {{seat + "/expert_shard", caf::actor_cast<any_handle>(shard)},
+               {seat + "/rank", caf::actor_cast<any_handle>(rank)},
+               {seat + "/scheduler", caf::actor_cast<any_handle>(scheduler)}};
+  out.viewers = {rank};
+  out.drain_order = {scheduler, rank};
+  out.all = {caf::actor_cast<any_handle>(scheduler), caf::actor_cast<any_handle>(rank),
+             caf::actor_cast<any_handle>(shard)};
+  return out;
+}
+
+role_actors start_front_role(const role_context& context, const entrypoint_options& options, entrypoint_actor& entrypoint) {
+  entrypoint_options own = options;
+  own.assignment = context.assignment;
+  own.identity = context.identity;
+  own.agent = context.agent;
+  own.directory = context.directory;
+  entrypoint = spawn_entrypoint(context.parent, std::move(own));
+  role_actors out;
+  out.named = {{context.assignment.seat() + "/entrypoint", caf::actor_cast<any_handle>(entrypoint)}};
+  out.viewers = {entrypoint};
+  out.drain_order = {entrypoint};
+  out.all = {caf::actor_cast<any_handle>(entrypoint)};
+  return out;
+}
+
+}  // namespace troupe::actors
