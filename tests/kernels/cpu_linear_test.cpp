@@ -69,7 +69,7 @@ TEST_P(linear_formats, same_bits_on_every_path) {
           std::vector<float> y(want.size());
           for (uint32_t i = 0; i < n; i += batch)
             c->grouped_linear({}, x.data() + i * width, std::min(batch, n - i), m.w, s.groups,
-                           y.data() + size_t(i) * s.out);
+                              y.data() + size_t(i) * s.out);
           ASSERT_TRUE(same_bits(y, want))
               << to_string(which) << ", " << threads << " threads, batch " << batch << ", " << s.out << "x" << s.in;
         }

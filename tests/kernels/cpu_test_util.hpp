@@ -6,9 +6,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
-#include "kernels/cpu/context.hpp"
+#include "kernels/cpu/operators.hpp"
 #include "kernels/formats/formats.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -77,6 +78,7 @@ struct test_matrix {
     w = {data.data() + 1, scale.data(), format, rows, cols};
   }
   test_matrix(test_matrix&&) = default;
+  test_matrix& operator=(test_matrix&&) = default;
 
   double at(uint32_t row, uint32_t col) const {
     const size_t i = size_t(row) * w.cols + col;
@@ -114,6 +116,26 @@ template <class T>
     if (memcmp(&a[i], &b[i], sizeof(T)) != 0)
       return ::testing::AssertionFailure() << "element " << i << ": " << +a[i] << " and " << +b[i];
   return ::testing::AssertionSuccess();
+}
+
+/// Calls compute(operators, batch) -> vector on every instruction set, with 1 to 3 threads, in calls of 1, 2, 5 and
+/// `rows` rows, and expects the same bits as the portable path gives one row at a time.
+template <class F>
+void expect_same_on_every_path(uint32_t rows, F&& compute) {
+  const auto reference = make_operators(1, isa::portable);
+  const auto want = compute(*reference, 1u);
+  for (isa which : usable_isas())
+    for (uint32_t threads : {1u, 2u, 3u}) {
+      const auto ops = make_operators(threads, which);
+      for (uint32_t batch : {1u, 2u, 5u, rows})
+        ASSERT_TRUE(same_bits(compute(*ops, batch), want)) << ops->name() << ", batch " << batch;
+    }
+}
+
+/// Calls f(first, count) for runs of `batch` rows out of `rows`.
+template <class F>
+void in_batches(uint32_t rows, uint32_t batch, F&& f) {
+  for (uint32_t i = 0; i < rows; i += batch) f(i, std::min(batch, rows - i));
 }
 
 }  // namespace troupe::kernels::cpu
