@@ -1,0 +1,169 @@
+// The engine over any operators: a thread that takes plans, meets its group once per step, runs the forward pass, samples,
+// drafts and commits.
+//
+// A step, on the engine thread:
+//   rows of chunks, last tokens and granted drafts -> begin_step (the group's OR of what to run) -> layers -> logits ->
+//   sample -> accept drafts -> draft pass -> commit -> result to the sink
+// Until commit nothing of a slot changes, so that an abandoned step leaves every slot as it was.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "kernels/engine/engine.hpp"
+#include "kernels/engine/plan_check.hpp"
+#include "kernels/model/forward.hpp"
+
+namespace troupe::kernels {
+
+/// What a step engine is made of.
+struct step_engine_parts {
+  std::shared_ptr<const model> weights;
+  std::unique_ptr<operators> ops;
+  place where;
+  engine_limits limits;
+  std::span<std::byte> pages;  // limits.pages pages; outlives the engine
+  std::unique_ptr<ep::group> group;
+  ep::placement placement;
+  model_facts facts;
+  const clock_source* clock = nullptr;
+};
+
+/// Rows per rank and exchange of an engine with these limits, for ep::group_shape::max_rows.
+uint32_t step_rows(const engine_limits& limits);
+
+/// invalid_argument if `placement` does not give every expert of every MoE layer at least one copy on a rank below
+/// `ranks`; names layer and expert.
+result<void> check_placement(const model& m, const ep::placement& placement, uint32_t ranks);
+
+class step_engine final : public engine {
+ public:
+  /// Starts the engine thread.
+  static result<std::unique_ptr<engine>> make(step_engine_parts parts, sink on_step);
+  ~step_engine() override;
+
+  const model_facts& facts() const override { return facts_; }
+  const engine_limits& limits() const override { return limits_; }
+  result<void> submit(step_plan plan) override;
+  result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) override;
+  void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) override;
+  void stop() override;
+
+ private:
+  // A running sequence. Owned by the engine thread.
+  struct slot_state {
+    bool open = false, finished = false;
+    std::vector<token_id> tokens;  // capacity beyond `known` holds drafts under verification
+    uint32_t known = 0, committed = 0, prompt_length = 0, pages = 0;
+    uint32_t window_floor = 0, decoder_floor = 0, decoder_from = 0;
+    uint32_t context_floor = 0, context_end = 0;  // drafter context is in place for [floor, end)
+    sampling_params sampling;
+    stop_params stop;
+    bool speculate = false;
+    std::vector<token_id> banned;  // while the output is shorter than min_tokens
+    std::vector<token_id> drafts;
+    std::vector<float> confidences;
+    uint32_t draft_count = 0;  // valid entries of drafts, for positions known ..
+  };
+  // What a step does with one sequence, and what came out.
+  struct step_item {
+    uint32_t slot = 0;
+    const sequence_step* step = nullptr;  // in plan_
+    bool decode = false, sample = false;
+    uint32_t drafts = 0;       // verified in this step
+    uint32_t first_sample = 0, samples = 0;  // in the step's sampled rows
+    uint32_t emitted = 0;
+    uint32_t committed = 0;    // after the step
+    uint32_t context_floor = 0;  // of the drafter, after the step
+    finish_reason finish = finish_reason::none;
+    int32_t draft_index = -1;  // in the draft pass
+  };
+  struct regrouping {
+    std::unique_ptr<ep::group> group;
+    ep::placement placement;
+  };
+
+  step_engine(step_engine_parts parts, sink on_step);
+  result<void> prepare();
+
+  // Engine thread, step_engine.cpp.
+  void run();
+  bool next_plan(std::unique_lock<std::mutex>& lock);
+  void apply_lists(step_result& result);
+  void fail_step(error e);
+  void leave();
+  void resync();
+
+  // Engine thread, step_run.cpp.
+  void compose(bool first_step);
+  bool can_decode(const slot_state& slot) const;
+  uint32_t most_drafts(const slot_state& slot) const;
+  void grant_drafts(uint32_t budget);
+  ep::step_header header() const;
+  result<void> run_step(const ep::step_header& agreed, step_result& result);
+  void sample_rows();
+  void accept(step_item& item);
+  result<void> draft_pass();
+  void finish_step(step_result& result);
+  finish_reason finish_of(const slot_state& slot, token_id token, uint32_t known) const;
+  bool wants_draft(const step_item& item) const;
+
+  // Constant after construction.
+  const std::shared_ptr<const model> model_;
+  const std::unique_ptr<operators> ops_;
+  const place where_;
+  const engine_limits limits_;
+  const std::span<std::byte> page_memory_;
+  const model_facts facts_;
+  const clock_source& clock_;
+  const sink sink_;
+  uint32_t block_ = 0;  // tokens that the drafter proposes, 0 without one
+
+  // Owned by the engine thread.
+  std::optional<kv_state> state_;
+  std::unique_ptr<forward_pass> forward_;
+  std::unique_ptr<ep::group> group_;
+  ep::placement placement_;
+  std::vector<slot_state> slots_;
+  bool has_plan_ = false;
+  step_plan plan_;
+  uint32_t steps_done_ = 0;
+  uint64_t group_step_ = 0;
+  std::vector<step_item> items_;
+  std::vector<sequence_rows> rows_;
+  std::vector<commit_rows> commits_;
+  std::vector<uint32_t> sampled_tail_;
+  std::vector<sample_row> sample_rows_;
+  std::vector<token_id> sampled_;
+  std::vector<float> logprobs_, top_logprobs_;
+  std::vector<token_id> top_tokens_;
+  std::vector<draft_sequence> draft_sequences_;
+  std::vector<token_id> drafts_;
+  std::vector<float> confidences_;
+  struct grant {
+    float chance;
+    uint32_t item;
+  };
+  std::vector<grant> grants_;
+  int64_t idle_since_ = 0, sampling_ns_ = 0;
+  bool left_ = false;
+
+  // Protected by mutex_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<step_plan> queue_;
+  planned_state planned_;
+  std::optional<regrouping> regrouping_;
+  bool stopping_ = false;
+  ep::group* parked_ = nullptr;  // the group that the engine thread uses, for wake
+  std::vector<std::vector<uint64_t>> loads_;
+
+  std::thread thread_;
+};
+
+}  // namespace troupe::kernels
