@@ -1,6 +1,7 @@
 #include "kernels/engine/step_engine.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -38,7 +39,7 @@ result<void> check_placement(const model& m, const ep::placement& placement, uin
 
 step_engine::step_engine(step_engine_parts parts, sink on_step)
     : model_(std::move(parts.weights)), ops_(std::move(parts.ops)), where_(parts.where), limits_(parts.limits),
-      page_memory_(parts.pages), facts_(std::move(parts.facts)), clock_(*parts.clock), sink_(std::move(on_step)),
+      own_pages_(std::move(parts.own_pages)), page_memory_(parts.pages), facts_(std::move(parts.facts)), clock_(*parts.clock), sink_(std::move(on_step)),
       group_(std::move(parts.group)), placement_(std::move(parts.placement)) {}
 
 result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink on_step) {
@@ -98,6 +99,7 @@ step_engine::~step_engine() { stop(); }
 result<void> step_engine::submit(step_plan plan) {
   std::lock_guard lock(mutex_);
   if (stopping_) return fail(errc::unavailable, "the engine has stopped");
+  if (failed_) return fail(errc::unavailable, "plan {}: a step failed, the engine waits for its next group", plan.id);
   if (queue_.size() >= waiting_plans)
     return fail(errc::exhausted, "plan {}: {} plans are waiting already", plan.id, queue_.size());
   planned_state next = planned_;
@@ -118,6 +120,7 @@ result<void> step_engine::regroup(std::unique_ptr<ep::group> group, ep::placemen
   if (auto r = check_placement(*model_, placement, shape.ranks); !r) return r;
   std::lock_guard lock(mutex_);
   if (stopping_) return fail(errc::unavailable, "the engine has stopped");
+  failed_ = false;
   regrouping_ = regrouping{std::move(group), std::move(placement)};
   if (parked_) parked_->wake();
   changed_.notify_all();
@@ -153,7 +156,6 @@ bool step_engine::next_plan(std::unique_lock<std::mutex>& lock) {
       regrouping_.reset();
       parked_ = group_.get();
       group_step_ = 0;
-      left_ = false;
     }
     if (group_) break;
     changed_.wait(lock);
@@ -290,7 +292,12 @@ void step_engine::apply_lists(step_result& result) {
   for (const sequence_step& step : plan_.sequences) {
     slot_state& s = slots_[step.slot.value];
     auto table = state_->table(step.slot.value);
-    for (page_id p : step.pages) table[s.pages++] = p.value;
+    for (page_id p : step.pages) {
+      // A page that starts before write_global_from was filled by the caller; the others start empty.
+      if (s.pages * facts_.window >= step.write_global_from)
+        std::memset(page_memory_.data() + size_t{p.value} * facts_.page_bytes, 0, facts_.page_bytes);
+      table[s.pages++] = p.value;
+    }
   }
 }
 
@@ -303,6 +310,7 @@ void step_engine::fail_step(error e) {
     parked_ = nullptr;
     for (step_plan& p : queue_) dropped.push_back(std::move(p));
     queue_.clear();
+    failed_ = !regrouping_;
     resync();
   }
   group_.reset();

@@ -27,8 +27,9 @@ struct step_engine_parts {
   std::unique_ptr<operators> ops;
   place where;
   engine_limits limits;
-  std::span<std::byte> pages;  // limits.pages pages; outlives the engine
-  std::unique_ptr<ep::group> group;
+  std::span<std::byte> pages;                // limits.pages pages; outlives the engine, or lies in own_pages
+  std::unique_ptr<std::byte[]> own_pages;    // memory that the engine keeps, may be null
+  std::unique_ptr<ep::group> group;          // null: plans wait for the first regroup
   ep::placement placement;
   model_facts facts;
   const clock_source* clock = nullptr;
@@ -118,6 +119,7 @@ class step_engine final : public engine {
   const std::unique_ptr<operators> ops_;
   const place where_;
   const engine_limits limits_;
+  const std::unique_ptr<std::byte[]> own_pages_;
   const std::span<std::byte> page_memory_;
   const model_facts facts_;
   const clock_source& clock_;
@@ -151,7 +153,6 @@ class step_engine final : public engine {
   };
   std::vector<grant> grants_;
   int64_t idle_since_ = 0, sampling_ns_ = 0;
-  bool left_ = false;
 
   // Protected by mutex_.
   std::mutex mutex_;
@@ -160,6 +161,7 @@ class step_engine final : public engine {
   planned_state planned_;
   std::optional<regrouping> regrouping_;
   bool stopping_ = false;
+  bool failed_ = false;  // a step failed and no regroup came since
   ep::group* parked_ = nullptr;  // the group that the engine thread uses, for wake
   std::vector<std::vector<uint64_t>> loads_;
 
