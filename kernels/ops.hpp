@@ -249,13 +249,14 @@ class operators {
   /// The site's mix from x [n, hc, hidden]: m = fn . (x * rsqrt(mean(x^2 over all streams) + eps));
   /// pre [n, hc] = sigmoid(m[k] * scale[0] + base[k]) + hc_eps; post [n, hc] = 2 sigmoid(m[hc + k] * scale[1] + base[hc + k]);
   /// comb [n, hc, hc] from m[2 hc ..] * scale[2] + base[2 hc ..]: softmax over the last index + hc_eps, then divided by
-  /// (column sum + hc_eps), then (iterations - 1) times rows then columns, each / (sum + hc_eps). Row k, column j = source.
+  /// (column sum + hc_eps), then (iterations - 1) times rows then columns, each / (sum + hc_eps). Row j = source stream,
+  /// column k = target stream.
   virtual void hc_mix(place where, const float* x, uint32_t n, uint32_t hc, uint32_t hidden, const hc_weights& w,
                       float eps, float hc_eps, uint32_t iterations, float* pre, float* post, float* comb) = 0;
   /// u [n, hidden] = sum_k pre[k] * x[k], in order of k. pre null: stream 0 (the first site).
   virtual void hc_collapse(place where, const float* x, uint32_t n, uint32_t hc, uint32_t hidden, const float* pre,
                            float* u) = 0;
-  /// x[k] := post[k] * y + sum_j comb[k, j] * x[j], in order of j. In place.
+  /// x[k] := post[k] * y + sum_j comb[j, k] * x[j], in order of j. In place.
   virtual void hc_expand(place where, float* x, uint32_t n, uint32_t hc, uint32_t hidden, const float* y,
                          const float* post, const float* comb) = 0;
   /// y [n, hidden] = mean over the streams, summed in order of k. y rows are y_stride values apart.

@@ -131,7 +131,7 @@ void hc_expand(float* x, uint32_t hc, uint32_t hidden, const float* y, const flo
     const vec ys = load(y + i);
     for (uint32_t k = 0; k < hc; ++k) {
       vec acc = mul(set1(post[k]), ys);
-      for (uint32_t j = 0; j < hc; ++j) acc = fma(set1(comb[k * hc + j]), old[j], acc);
+      for (uint32_t j = 0; j < hc; ++j) acc = fma(set1(comb[j * hc + k]), old[j], acc);
       store(x + size_t(k) * hidden + i, acc);
     }
   }
