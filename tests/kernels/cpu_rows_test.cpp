@@ -169,7 +169,7 @@ TEST(rows, residual_streams) {
         u += double(o.pre[i * hc + k]) * xi[k * hidden + d];
         mean += xi[k * hidden + d] / 4.0;
         double e = double(o.post[i * hc + k]) * y[i * hidden + d];
-        for (uint32_t j = 0; j < hc; ++j) e += double(o.comb[(i * hc + k) * hc + j]) * xi[j * hidden + d];
+        for (uint32_t j = 0; j < hc; ++j) e += double(o.comb[(i * hc + j) * hc + k]) * xi[j * hidden + d];
         EXPECT_NEAR(o.expanded[(i * hc + k) * hidden + d], e, 22 * 5 * eps32);
       }
       EXPECT_NEAR(o.u[i * hidden + d], u, 20 * 4 * eps32);
