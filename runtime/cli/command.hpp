@@ -40,6 +40,8 @@ void add_verify(CLI::App& app, context& ctx);
 void add_doctor(CLI::App& app, context& ctx);
 void add_status(CLI::App& app, context& ctx);
 void add_config(CLI::App& app, context& ctx);
+/// `troupe policy`.
+void add_policy(CLI::App& app, context& ctx);
 void add_version(CLI::App& app, context& ctx);
 
 /// Prints "troupe COMMAND: TEXT" to stderr and returns `code`.

@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   add_chat(app, ctx);
   add_status(app, ctx);
   add_config(app, ctx);
+  add_policy(app, ctx);
   add_version(app, ctx);
   try {
     app.parse(argc, argv);

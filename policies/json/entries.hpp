@@ -1,0 +1,13 @@
+// The files of this folder, each of which adds the entries of its decisions. Only registry.cpp calls these.
+#pragma once
+
+#include <vector>
+
+#include "policies/registry.hpp"
+
+namespace troupe::policies {
+
+/// Each appends its entries; the order does not matter.
+void add_serving_entries(std::vector<policy_entry>& out);
+
+}  // namespace troupe::policies
