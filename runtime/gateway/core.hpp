@@ -49,12 +49,14 @@ struct core {
   /// A fresh request id.
   std::string draw_id() {
     std::lock_guard lock(mutex_);
-    return fmt::format("{:016x}{:016x}", random_.next(), random_.next());
+    uint64_t high = ids_.next();
+    return fmt::format("{:016x}{:016x}", high, ids_.next());
   }
 
  private:
   std::mutex mutex_;
-  rng random_;  // by mutex_
+  rng random_;               // by mutex_
+  rng ids_{random_.next()};  // by mutex_; ids do not disturb the row of seeds
 };
 
 }  // namespace troupe::gateway
