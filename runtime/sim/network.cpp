@@ -1,0 +1,198 @@
+#include "runtime/sim/network.hpp"
+
+#include <caf/actor_proxy.hpp>
+#include <caf/binary_serializer.hpp>
+#include <caf/detail/sync_request_bouncer.hpp>
+#include <caf/make_actor.hpp>
+#include <caf/scheduled_actor.hpp>
+#include <caf/sec.hpp>
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe::sim {
+
+struct network::backend final : caf::proxy_registry::backend {
+  backend(network& n, size_t o) : net(n), owner(o) {}
+  caf::strong_actor_ptr make_proxy(caf::node_id nid, caf::actor_id aid) override {
+    return net.make_proxy(owner, nid, aid);
+  }
+  void set_last_hop(caf::node_id*) override {}
+  network& net;
+  size_t owner;
+};
+
+struct network::proxy final : caf::actor_proxy {
+  proxy(caf::actor_config& c, network* n, size_t o) : caf::actor_proxy(c), net(n), owner(o) {}
+  void enqueue(caf::mailbox_element_ptr e, caf::execution_unit*) override {
+    if (!killed) net->transmit(owner, node(), id(), std::move(e));
+  }
+  void kill_proxy(caf::execution_unit* c, caf::error reason) override {
+    killed = true;
+    cleanup(std::move(reason), c);  // watchers of this node get their down here
+  }
+  network* net;
+  size_t owner;
+  bool killed = false;
+};
+
+network::network(caf::actor_system& system, agenda& a, uint64_t seed, link_options link)
+    : system_(system), agenda_(a), coordinator_(coordinator::of(system)), random_(seed, 3), link_(link) {}
+
+network::~network() {
+  for (size_t i = 0; i < nodes_.size(); ++i) crash(i, crash_kind::silent);
+  *alive_ = false;
+}
+
+void network::give_id(size_t index) {
+  auto& n = *nodes_[index];
+  caf::node_id::default_data::host_id_type host{};
+  host[0] = static_cast<uint8_t>(index + 1);
+  host[1] = static_cast<uint8_t>((index + 1) >> 8);
+  n.id = caf::make_node_id(n.incarnation, host);
+}
+
+size_t network::add(const std::string& name) {
+  TROUPE_CHECK(find(name) == SIZE_MAX, "node {} exists", name);
+  auto n = std::make_unique<node>();
+  n->name = name;
+  n->maker = std::make_unique<backend>(*this, nodes_.size());
+  n->proxies = std::make_unique<caf::proxy_registry>(system_, *n->maker);
+  nodes_.push_back(std::move(n));
+  give_id(nodes_.size() - 1);
+  return nodes_.size() - 1;
+}
+
+size_t network::find(const std::string& name) const {
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i]->name == name) return i;
+  return SIZE_MAX;
+}
+
+size_t network::node_of(const caf::node_id& id) const {
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i]->id == id) return i;
+  return SIZE_MAX;
+}
+
+caf::strong_actor_ptr network::real(caf::actor_id aid) const {
+  auto it = coordinator_.actors().find(aid);
+  return it == coordinator_.actors().end() ? nullptr : it->second.lock();
+}
+
+caf::strong_actor_ptr network::view(size_t node, const caf::strong_actor_ptr& target) {
+  if (!target) return nullptr;
+  if (target->node() == nodes_[node]->id) return real(target->id());
+  const size_t home = node_of(target->node());
+  if (home == SIZE_MAX || !nodes_[home]->up) return nullptr;
+  return nodes_[node]->proxies->get_or_put(target->node(), target->id());
+}
+
+caf::strong_actor_ptr network::make_proxy(size_t owner, const caf::node_id& nid, caf::actor_id aid) {
+  TROUPE_CHECK(nid != nodes_[owner]->id, "a proxy of node {} for its own actor {}", nodes_[owner]->name, aid);
+  caf::actor_config config{coordinator_.unit()};
+  auto p = caf::make_actor<proxy, caf::strong_actor_ptr>(aid, nid, &system_, config, this, owner);
+  // The owner is a watcher of the actor from now on.
+  auto gone = [this, owner, nid, aid, owner_id = nodes_[owner]->id, alive = alive_](const caf::error& reason) {
+    if (!*alive) return;
+    const size_t home = node_of(nid);
+    if (home == SIZE_MAX || !nodes_[home]->up) return;  // the node's crash has its own notice
+    agenda_.after(delay(), [=, this] {
+      if (*alive && nodes_[owner]->id == owner_id && !cuts_.contains({home, owner}))
+        nodes_[owner]->proxies->erase(nid, aid, reason);
+    });
+  };
+  if (auto target = real(aid))
+    target->get()->attach_functor(gone);
+  else
+    gone(caf::make_error(caf::exit_reason::unknown));
+  return p;
+}
+
+nanoseconds network::delay() {
+  return link_.latency + nanoseconds(static_cast<int64_t>(random_.uniform() * static_cast<double>(link_.jitter.count())));
+}
+
+void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid, caf::mailbox_element_ptr e) {
+  auto& source = *nodes_[from];
+  const size_t to = node_of(to_id);
+  if (!source.up || to == SIZE_MAX) return;
+  auto content = e->move_content_to_message();
+  std::vector<char> bytes;
+  caf::binary_serializer out{coordinator_.unit(), bytes};
+  auto failed = out(content);
+  TROUPE_CHECK(!failed, "a message from {} cannot be encoded", source.name);
+  ++messages_;
+  bytes_ += bytes.size();
+  const auto start = std::max(agenda_.now(), source.egress_free);
+  source.egress_free = start + nanoseconds(static_cast<int64_t>(static_cast<double>(bytes.size()) / link_.bytes_per_ns));
+  auto& last = source.last_arrival[to];
+  last = std::max(source.egress_free + delay(), last + nanoseconds(1));  // TCP keeps order
+  agenda_.at(last, [this, alive = alive_, from, from_id = source.id, to, to_id, aid, sender = e->sender, mid = e->mid,
+                    stages = e->stages, bytes = std::move(bytes)]() mutable {
+    if (!*alive || !nodes_[to]->up || nodes_[to]->id != to_id || cuts_.contains({from, to})) return;
+    deliver(from, from_id, to, aid, std::move(sender), mid, std::move(stages), bytes);
+  });
+}
+
+void network::deliver(size_t from, const caf::node_id& from_id, size_t to, caf::actor_id aid, caf::strong_actor_ptr sender,
+                      caf::message_id mid, std::vector<caf::strong_actor_ptr> stages, const std::vector<char>& bytes) {
+  if (nodes_[from]->id != from_id) return;  // the connection ended with the sender's old life
+  auto* unit = coordinator_.unit();
+  unit->proxy_registry_ptr(nodes_[to]->proxies.get());
+  caf::message content;
+  caf::binary_deserializer in{unit, bytes};
+  auto failed = in(content);
+  unit->proxy_registry_ptr(nullptr);
+  TROUPE_CHECK(!failed, "a message to {} cannot be decoded", nodes_[to]->name);
+  sender = view(to, sender);
+  for (auto& s : stages) s = view(to, s);
+  if (auto target = real(aid)) {
+    target->enqueue(caf::make_mailbox_element(std::move(sender), mid, std::move(stages), std::move(content)), unit);
+  } else if (sender) {
+    caf::detail::sync_request_bouncer bounce{caf::make_error(caf::sec::request_receiver_down)};
+    bounce(sender, mid);
+  }
+}
+
+void network::crash(size_t index, crash_kind kind) {
+  auto& n = *nodes_[index];
+  if (!n.up) return;
+  n.up = false;  // first: what it still "sends" is dropped
+  std::vector<caf::strong_actor_ptr> mine;
+  std::vector<caf::resumable*> jobs;
+  for (auto& [aid, weak] : coordinator_.actors()) {
+    auto p = weak.lock();
+    if (!p || p->node() != n.id) continue;
+    jobs.push_back(static_cast<caf::scheduled_actor*>(p->get()));
+    mine.push_back(std::move(p));
+  }
+  coordinator_.drop_jobs(jobs);
+  for (auto& p : mine) {
+    auto* a = static_cast<caf::scheduled_actor*>(p->get());
+    if (a->getf(caf::abstract_actor::is_cleaned_up_flag)) continue;
+    a->on_exit();  // destroys the state
+    a->cleanup(caf::exit_reason::kill, coordinator_.unit());
+  }
+  coordinator_.drop_jobs(jobs);  // the ends of the others made some runnable again before their own turn
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (i == index) continue;
+    n.proxies->erase(nodes_[i]->id);
+    if (kind == crash_kind::silent) continue;
+    agenda_.after(delay(), [this, alive = alive_, i, id = nodes_[i]->id, dead = n.id] {
+      if (*alive && nodes_[i]->id == id) nodes_[i]->proxies->erase(dead);
+    });
+  }
+}
+
+void network::restart(size_t index) {
+  auto& n = *nodes_[index];
+  TROUPE_CHECK(!n.up, "node {} is up", n.name);
+  ++n.incarnation;
+  n.up = true;
+  n.last_arrival.clear();
+  give_id(index);
+}
+
+}  // namespace troupe::sim

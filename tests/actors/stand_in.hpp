@@ -1,0 +1,270 @@
+// A stand-in engine for tests of the actors: tokens from a formula, steps that take virtual time, and a strict reading of
+// the engine's contract (every breach by a scheduler or rank aborts the test).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/serving/rank_host.hpp"
+#include "runtime/base/check.hpp"
+#include "runtime/sim/agenda.hpp"
+
+namespace troupe::actors {
+
+/// Token that a request with this sampling seed has at this position, whoever computes it.
+inline kernels::token_id token_at(uint64_t seed, uint32_t position) {
+  const auto h = philox({position, 0, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)})[0];
+  return h % 61 == 0 ? 1 : static_cast<kernels::token_id>(3 + h % 250);
+}
+
+struct stand_in_options {
+  kernels::model_facts facts;
+  kernels::engine_limits limits;
+  nanoseconds load{std::chrono::milliseconds(20)}, regroup{std::chrono::milliseconds(5)};
+  nanoseconds step{std::chrono::microseconds(500)}, per_row{std::chrono::microseconds(20)};
+  nanoseconds deadline{std::chrono::milliseconds(200)};
+  stand_in_options() {
+    facts.name = "stand-in";
+    facts.window = 16;
+    facts.vocabulary = 256;
+    facts.max_context = 512;
+    facts.encoder_layers = facts.decoder_layers = 2;
+    facts.experts = 8;
+    facts.has_drafter = true;
+    limits.slots = 8;
+    limits.max_chunk = 24;
+    limits.max_context = 512;
+    limits.pages = 48;
+    limits.max_draft = 3;
+  }
+};
+
+class stand_in_engine final : public kernels::engine {
+ public:
+  using alive_fn = std::function<std::vector<uint32_t>()>;  // ranks of the group that do not show up
+
+  stand_in_engine(sim::agenda& a, const stand_in_options& o, sink s, alive_fn missing)
+      : agenda_(a), options_(o), sink_(std::move(s)), missing_(std::move(missing)) {}
+
+  const kernels::model_facts& facts() const override { return options_.facts; }
+  const kernels::engine_limits& limits() const override { return options_.limits; }
+
+  result<void> submit(kernels::step_plan plan) override {
+    if (failed_ || *stopped_) return fail(errc::unavailable, "no group");
+    if (queue_.size() >= 2) return fail(errc::exhausted, "two plans wait");
+    TROUPE_CHECK(plan.id > last_plan_, "plan {} after {}", plan.id, last_plan_);
+    last_plan_ = plan.id;
+    queue_.push_back(std::move(plan));
+    if (!busy_) begin();
+    return {};
+  }
+
+  result<void> regroup(std::unique_ptr<kernels::ep::group>, kernels::ep::placement) override {
+    failed_ = false;
+    if (!busy_) begin();
+    return {};
+  }
+
+  void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) override {
+    loads.assign(2, std::vector<uint64_t>(options_.facts.experts, rows_));
+    rows_ = 0;
+  }
+
+  void stop() override { *stopped_ = true; }
+
+ private:
+  struct slot {
+    kernels::sequence_open open;
+    uint32_t known = 0, committed = 0;
+    bool sampled = false, finished = false;
+    std::vector<kernels::page_id> pages;
+  };
+
+  // Closes, opens and pages take effect before the step.
+  void begin() {
+    if (queue_.empty() || failed_) return;
+    busy_ = true;
+    now_ = std::move(queue_.front());
+    queue_.pop_front();
+    for (auto id : now_.close) {
+      auto it = slots_.find(id);
+      TROUPE_CHECK(it != slots_.end(), "close of slot {} that is not open", id.value);
+      for (auto p : it->second.pages) TROUPE_CHECK(pages_.erase(p), "page {} twice", p.value);
+      slots_.erase(it);
+    }
+    for (auto& o : now_.open) {
+      TROUPE_CHECK(o.slot.value < options_.limits.slots, "slot {}", o.slot.value);
+      slot s;
+      s.open = o;
+      s.known = static_cast<uint32_t>(o.tokens.size());
+      for (uint32_t p = o.prompt_length; p < s.known; ++p)
+        TROUPE_CHECK(o.tokens[p] == token_at(o.sampling.seed, p), "resumed with a wrong token at {}", p);
+      TROUPE_CHECK(slots_.emplace(o.slot, std::move(s)).second, "slot {} opened twice", o.slot.value);
+    }
+    uint32_t chunk = 0, rows = 0;
+    for (auto& q : now_.sequences) {
+      auto it = slots_.find(q.slot);
+      TROUPE_CHECK(it != slots_.end(), "step of slot {} that is not open", q.slot.value);
+      auto& s = it->second;
+      for (auto p : q.pages) {
+        TROUPE_CHECK(p.value < options_.limits.pages && pages_.insert(p).second, "page {} is in use", p.value);
+        s.pages.push_back(p);
+      }
+      if (s.finished) continue;
+      if (q.rows > 0) {
+        TROUPE_CHECK(q.position == s.committed, "chunk at {} with {} committed", q.position, s.committed);
+        TROUPE_CHECK(q.position + q.rows <= s.open.tokens.size(), "chunk beyond the known tokens");
+        TROUPE_CHECK(q.sample == (q.position + q.rows == s.open.tokens.size()), "sample");
+        TROUPE_CHECK(s.pages.size() * options_.facts.window >= q.position + q.rows, "chunk without pages");
+        chunk += q.rows;
+      } else {
+        TROUPE_CHECK(s.sampled && s.committed + 1 == s.known, "decode of slot {}: {} of {}", q.slot.value, s.committed, s.known);
+        TROUPE_CHECK(s.pages.size() * options_.facts.window >= s.committed + 1, "decode without a page");
+      }
+      rows += std::max(1u, q.rows);
+    }
+    TROUPE_CHECK(chunk <= options_.limits.max_chunk, "chunk of {} rows", chunk);
+    rows_ += rows;
+    const bool lost = !now_.sequences.empty() && !missing_().empty();
+    agenda_.after(lost ? options_.deadline : options_.step + rows * options_.per_row,
+                  [this, stopped = stopped_, rows] {
+                    if (!*stopped) end(rows);
+                  });
+  }
+
+  void end(uint32_t rows) {
+    kernels::step_result r;
+    r.plan = now_.id;
+    r.step = ++step_;
+    r.plan_done = true;
+    r.closed = now_.close;
+    r.rows = rows;
+    r.times.total = options_.step.count();
+    busy_ = false;
+    const auto missing = now_.sequences.empty() ? std::vector<uint32_t>{} : missing_();
+    if (!missing.empty()) {
+      failed_ = true;
+      r.failure = errc::peer_lost;
+      r.failure_text = "stand-in";
+      r.suspects = missing;
+      sink_(std::move(r));
+      for (auto& plan : std::exchange(queue_, {})) {
+        kernels::step_result d;
+        d.plan = plan.id;
+        d.plan_done = true;
+        d.applied = false;
+        d.failure = errc::peer_lost;
+        sink_(std::move(d));
+      }
+      return;
+    }
+    uint32_t budget = now_.verify_budget;
+    for (auto& q : now_.sequences) {
+      auto& s = slots_.at(q.slot);
+      if (s.finished) continue;
+      kernels::sequence_result out;
+      out.slot = q.slot;
+      out.first_position = s.known;
+      if (q.rows > 0) {
+        s.committed += q.rows;
+        if (q.sample) sample(s, out);
+      } else {
+        // How many drafts are accepted is drawn from the seed; room for them is what the pages leave.
+        const auto room = static_cast<uint32_t>(s.pages.size() * options_.facts.window) - s.committed - 1;
+        uint32_t drafts = s.open.speculate ? std::min({options_.limits.max_draft, budget, room}) : 0;
+        budget -= drafts;
+        out.drafted = drafts;
+        const auto accept = drafts == 0 ? 0 : static_cast<uint32_t>(token_at(~s.open.sampling.seed, s.known)) % (drafts + 1);
+        s.committed += 1;
+        sample(s, out);
+        for (uint32_t i = 0; i < accept && !s.finished; ++i) {
+          s.committed += 1;
+          ++out.accepted;
+          sample(s, out);
+        }
+      }
+      out.committed = s.committed;
+      r.sequences.push_back(std::move(out));
+    }
+    sink_(std::move(r));
+    if (!busy_) begin();
+  }
+
+  void sample(slot& s, kernels::sequence_result& out) {
+    const auto t = token_at(s.open.sampling.seed, s.known);
+    out.tokens.push_back(t);
+    ++s.known;
+    s.sampled = true;
+    const uint32_t made = s.known - s.open.prompt_length;
+    if (t == options_.facts.eos && !s.open.stop.ignore_eos) out.finish = kernels::finish_reason::stop;
+    else if (made >= s.open.stop.max_tokens || s.known >= options_.limits.max_context)
+      out.finish = kernels::finish_reason::length;
+    s.finished = out.finish != kernels::finish_reason::none;
+  }
+
+  sim::agenda& agenda_;
+  stand_in_options options_;
+  sink sink_;
+  alive_fn missing_;
+  std::deque<kernels::step_plan> queue_;
+  kernels::step_plan now_;
+  std::map<kernels::slot_id, slot> slots_;
+  std::set<kernels::page_id> pages_;
+  std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
+  bool busy_ = false, failed_ = false;
+  uint64_t step_ = 0, last_plan_ = 0, rows_ = 0;
+};
+
+/// `missing` is asked with the view of the group: which of its ranks do not show up.
+class stand_in_host final : public rank_host {
+ public:
+  using missing_fn = std::function<std::vector<uint32_t>(const group_view&)>;
+  stand_in_host(sim::agenda& a, stand_in_options o, std::string address, missing_fn missing)
+      : agenda_(a), options_(std::move(o)), address_(std::move(address)), missing_(std::move(missing)) {}
+
+  void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) override {
+    sink_ = std::move(sink);
+    later(options_.load, [this, done] { done(address_); });
+  }
+
+  void regroup(const group_view& view, std::function<void(result<void>)> done) override {
+    later(options_.regroup, [this, view, done] {
+      view_ = view;
+      if (!engine_)
+        engine_ = std::make_unique<stand_in_engine>(agenda_, options_, sink_, [this] { return missing_(view_); });
+      else
+        (void)engine_->regroup(nullptr, {});
+      done({});
+    });
+  }
+
+  kernels::engine* engine() override { return engine_.get(); }
+
+  void stop() override {
+    *stopped_ = true;
+    if (engine_) engine_->stop();
+  }
+
+ private:
+  void later(nanoseconds d, std::function<void()> f) {
+    agenda_.after(d, [stopped = stopped_, f = std::move(f)] {
+      if (!*stopped) f();
+    });
+  }
+
+  sim::agenda& agenda_;
+  stand_in_options options_;
+  std::string address_;
+  missing_fn missing_;
+  kernels::engine::sink sink_;
+  group_view view_;
+  std::unique_ptr<stand_in_engine> engine_;
+  std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
+};
+
+}  // namespace troupe::actors
