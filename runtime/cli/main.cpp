@@ -35,7 +35,12 @@ int main(int argc, char** argv) {
   app.name("troupe");
   app.require_subcommand(1);
   app.footer("Start with:  troupe doctor;  troupe up -c configs/local.yaml;  troupe chat");
+  add_up(app, ctx);
+  add_node(app, ctx);
   add_chat(app, ctx);
+  add_generate(app, ctx);
+  add_verify(app, ctx);
+  add_doctor(app, ctx);
   add_status(app, ctx);
   add_config(app, ctx);
   add_policy(app, ctx);

@@ -124,6 +124,7 @@ struct reader {
     rule(s.front.listen.loopback() || !s.front.api_keys.empty(), "front.listen",
          "'" + s.front.listen.text() + "' is reachable from other machines; set front.api_keys, or listen on 127.0.0.1");
     rule(s.cluster.connection_timeout >= 3 * s.cluster.heartbeat, "cluster.connection_timeout", "must be at least three times cluster.heartbeat");
+    rule(s.cluster.lost_after >= 3 * s.cluster.heartbeat, "cluster.lost_after", "must be at least three times cluster.heartbeat");
     auto ranks = [&](const ranks_section& r, const std::string& name) {
       rule(r.ranks % r.ep == 0, (name + ".ep").c_str(), fmt::format("{} does not divide {}.ranks, which is {}", r.ep, name, r.ranks));
       rule(r.max_chunk <= r.max_context, (name + ".max_chunk").c_str(), fmt::format("is larger than {}.max_context", name));

@@ -18,7 +18,7 @@ namespace troupe::config {
 struct cluster_section {
   cluster_section();
   std::string name;
-  std::chrono::nanoseconds heartbeat, connection_timeout, join_timeout, drain_timeout;
+  std::chrono::nanoseconds heartbeat, lost_after, connection_timeout, join_timeout, drain_timeout;
 };
 
 /// The checkpoint that is served. Paths are absolute after loading.

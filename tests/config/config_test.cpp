@@ -72,7 +72,7 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"front:\n  listen: 0.0.0.0:8000\n", R"(c\.yaml: front\.listen: .*set front\.api_keys, or listen on 127\.0\.0\.1)"},
       {"director:\n  listen: 10.0.0.1:1\n", R"(c\.yaml: director\.listen: .*not a loopback address.*)"},
       {"decode:\n  ranks: 3\n  ep: 2\n", R"(c\.yaml: decode\.ep: 2 does not divide decode\.ranks, which is 3)"},
-      {"cluster:\n  heartbeat: 5s\n", R"(c\.yaml: cluster\.connection_timeout: must be at least three times cluster\.heartbeat)"},
+      {"cluster:\n  heartbeat: 5s\n  lost_after: 20s\n", R"(c\.yaml: cluster\.connection_timeout: must be at least three times cluster\.heartbeat)"},
       {"cluster:\n  name: \"a\\nb\"\n", R"(c\.yaml:4:9: cluster\.name: holds a control character)"},
       {"prefill: {ranks: 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},
       {"- 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},

@@ -1,0 +1,153 @@
+#include "runtime/node/engine_host.hpp"
+
+#include <algorithm>
+
+#include "kernels/engine/cpu_engine.hpp"
+#include "kernels/ep/local_group.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe::node {
+namespace {
+
+// By this long all members of a group view must have answered; the director waits longer before it gives up on a rank.
+constexpr auto connect_timeout = std::chrono::seconds(5);
+
+kernels::engine_limits limits_of(const config::ranks_section& r, const config::engine_section& e) {
+  kernels::engine_limits l;
+  l.slots = r.slots;
+  l.max_chunk = r.max_chunk;
+  l.max_context = r.max_context;
+  l.pages = r.pages;
+  l.max_draft = e.max_draft;
+  l.threads = r.threads;
+  return l;
+}
+
+}  // namespace
+
+engine_host::engine_host(host_options options)
+    : options_(std::move(options)), limits_(limits_of(options_.rank, options_.engine)), thread_([this] { run(); }) {}
+
+engine_host::~engine_host() {
+  stop();
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void engine_host::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;  // what was posted before the end is still done: callers wait for it
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+void engine_host::post(std::function<void()> task) {
+  {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void engine_host::open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) {
+  {
+    std::lock_guard lock(gate_->mutex);
+    gate_->sink = std::move(sink);
+  }
+  post([this, done = std::move(done)] { done(load()); });
+}
+
+void engine_host::regroup(const actors::group_view& view, std::function<void(result<void>)> done) {
+  post([this, view, done = std::move(done)] { done(regroup_now(view)); });
+}
+
+void engine_host::stop() {
+  {
+    std::lock_guard lock(gate_->mutex);
+    gate_->sink = nullptr;
+  }
+  post([this] {
+    if (engine_) engine_->stop();
+    stopped_.store(true, std::memory_order_release);
+  });
+}
+
+result<std::string> engine_host::load() {
+  const nanoseconds begin = steady_clock().now();
+  TROUPE_TRY(model_, kernels::load_model(options_.model));
+  uint64_t window = std::max(1u, model_->config.sliding_window);
+  uint64_t needed = (uint64_t{limits_.max_context} + window - 1) / window;
+  if (needed > limits_.pages) {
+    return fail(errc::invalid_argument, "{} pages of {} tokens cannot hold one sequence of max_context {}: raise `pages` to {} or lower `max_context`",
+                limits_.pages, window, limits_.max_context, needed);
+  }
+  std::string address = "alone";
+  if (options_.ranks > 1) {
+    kernels::ep::ep_endpoint_options o;
+    o.shared_memory = options_.transport.shared_memory;
+    o.incarnation = options_.incarnation;
+    TROUPE_TRY(endpoint_, kernels::ep::make_ep_endpoint(o));
+    address = endpoint_->address();
+  }
+  log::info("{}: {} layers, {} experts, mapped in {} ms", options_.model, model_->config.num_hidden_layers, model_->config.n_routed_experts,
+            std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock().now() - begin).count());
+  return address;
+}
+
+result<std::unique_ptr<kernels::ep::group>> engine_host::make_group(const actors::group_view& view) {
+  auto count = static_cast<uint32_t>(view.members.size());
+  auto me = std::find_if(view.members.begin(), view.members.end(), [this](const auto& m) { return m.rank == options_.index; });
+  if (me == view.members.end()) return fail(errc::invalid_argument, "group view {} of {} does not hold rank {}", view.epoch.value, view.group, options_.index);
+  auto shape = kernels::engine_group_shape(*model_, limits_, count);
+  if (count == 1) return kernels::ep::make_local_group(shape);
+  kernels::ep::group_view v;
+  v.epoch = view.epoch;
+  v.rank = static_cast<uint32_t>(me - view.members.begin());
+  for (const auto& m : view.members) v.members.push_back({m.inc.value, m.ep_address});
+  v.shape = shape;
+  v.deadline = options_.transport.step_deadline;
+  v.connect_timeout = connect_timeout;
+  return endpoint_->connect(v);
+}
+
+result<void> engine_host::regroup_now(const actors::group_view& view) {
+  if (!model_) return fail(errc::unavailable, "the checkpoint is not loaded");
+  TROUPE_TRY(auto group, make_group(view));
+  auto placement = kernels::initial_placement(*model_, static_cast<uint32_t>(view.members.size()));
+  if (engine_) return engine_->regroup(std::move(group), std::move(placement));
+  kernels::cpu_engine_config c;
+  c.weights = model_;
+  c.limits = limits_;
+  c.isa = options_.engine.isa == "auto" ? "" : options_.engine.isa;
+  c.group = std::move(group);
+  c.placement = std::move(placement);
+  c.replay_mode = options_.engine.replay;
+  TROUPE_TRY(engine_, kernels::make_cpu_engine(std::move(c), [gate = gate_](kernels::step_result r) {
+               std::lock_guard lock(gate->mutex);
+               if (gate->sink) gate->sink(std::move(r));
+             }));
+  engine_pointer_.store(engine_.get(), std::memory_order_release);
+  return {};
+}
+
+result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit) {
+  TROUPE_TRY(auto model, kernels::load_model(folder));
+  kernels::engine_limits limits;
+  limits.max_context = model->config.max_position_embeddings == 0 ? limit : std::min(limit, model->config.max_position_embeddings);
+  TROUPE_TRY(auto facts, kernels::cpu_model_facts(*model, limits, ""));
+  facts.name = name;
+  return facts;
+}
+
+}  // namespace troupe::node

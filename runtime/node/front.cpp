@@ -1,0 +1,106 @@
+#include "runtime/node/front.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+#include <filesystem>
+
+#include "runtime/base/log.hpp"
+#include "runtime/node/engine_host.hpp"
+#include "runtime/recipe/recipe.hpp"
+
+namespace troupe::node {
+namespace {
+
+constexpr auto canary_limit = std::chrono::seconds(10);
+
+result<std::shared_ptr<const recipe::recipe>> load_recipe(const config::model_section& m) {
+  if (m.tokenizer.empty()) {
+    TROUPE_TRY(auto r, recipe::recipe::load(m.path));
+    return std::shared_ptr<const recipe::recipe>(std::move(r));
+  }
+  TROUPE_TRY(auto tokenizer, recipe::tokenizer::load(m.tokenizer));
+  TROUPE_TRY(auto r, recipe::recipe::make(std::move(tokenizer)));
+  return std::shared_ptr<const recipe::recipe>(std::move(r));
+}
+
+gateway::options server_options(const config::front_section& f, const std::string& model) {
+  gateway::options o;
+  o.address = f.listen.host == "localhost" ? "127.0.0.1" : f.listen.host;
+  o.port = f.listen.port;
+  o.model_name = model;
+  o.key_file = f.api_keys;
+  o.io_threads = f.io_threads;
+  o.encode_threads = f.encode_threads;
+  o.max_connections = f.max_connections;
+  o.max_requests = f.max_requests;
+  o.max_body_bytes = f.max_body;
+  o.request_timeout = f.request_timeout;
+  o.idle_timeout = f.idle_timeout;
+  o.keep_alive = f.keep_alive;
+  o.slow_client_timeout = f.slow_client_timeout;
+  return o;
+}
+
+}  // namespace
+
+front::front(actor_net& net, kernels::model_facts facts, std::string model)
+    : net_(net), generator_(std::move(facts)), metrics_(model), model_(std::move(model)) {}
+
+front::~front() {
+  if (server_) server_->stop();
+}
+
+result<std::unique_ptr<front>> front::start(const config::settings& s, actor_net& net) {
+  std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
+  TROUPE_TRY(auto facts, read_facts(s.model.path, name, std::min(s.prefill.max_context, s.decode.max_context)));
+  TROUPE_TRY(auto recipe, load_recipe(s.model));
+  uint64_t seed = entropy_seed();
+  log::info("seeds of requests that name none come from {}", seed);
+  std::unique_ptr<front> f(new front(net, std::move(facts), name));
+  TROUPE_TRY(f->server_, gateway::server::start(server_options(s.front, name), std::move(recipe), f->generator_, f->metrics_, steady_clock(),
+                                               rng(seed)));
+  return f;
+}
+
+void front::attach(actors::entrypoint_actor entrypoint) {
+  {
+    std::lock_guard lock(mutex_);
+    entrypoint_ = entrypoint;
+    ++attached_;
+  }
+  generator_.attach(std::move(entrypoint));
+}
+
+bool front::look_after() {
+  actors::entrypoint_actor entrypoint;
+  uint64_t attached;
+  {
+    std::lock_guard lock(mutex_);
+    entrypoint = entrypoint_;
+    attached = attached_;
+  }
+  bool was = generator_.ready();
+  actors::front_report report;
+  reason_ = "the front process has not joined the cluster yet";
+  if (entrypoint) {
+    reason_ = "the entrypoint does not answer";
+    caf::scoped_actor self{net_.system()};
+    self->request(entrypoint, std::chrono::seconds(2), actors::front_query{})
+        .receive([&](actors::front_report& r) { report = std::move(r); reason_ = r.draining ? "draining" : "no decode rank is attached"; },
+                 [](caf::error&) {});
+  }
+  bool can = entrypoint && report.ready && !report.draining;
+  if (can && proven_ != attached) {
+    auto proof = run_canary(generator_, canary_limit);
+    if (proof) proven_ = attached;
+    else reason_ = proof.error().message;
+  }
+  bool is = can && proven_ == attached;
+  if (is) reason_.clear();
+  generator_.set_ready(is);
+  if (is && !was) log::info("ready: a canary request went through");
+  if (was && !is) log::warn("not ready: {}", reason_);
+  return is != was;
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,53 @@
+// The front process beside its entrypoint: gateway, canary, readiness.
+#pragma once
+
+#include <memory>
+
+#include "runtime/config/config.hpp"
+#include "runtime/gateway/server.hpp"
+#include "runtime/node/actor_net.hpp"
+#include "runtime/node/entrypoint_generator.hpp"
+#include "runtime/observe/metrics.hpp"
+
+namespace troupe::node {
+
+/// Serves HTTP from its construction on; /ready says yes once a canary request has gone through and while the entrypoint has
+/// somebody to decode. One thread (the process's main one), except `attach`.
+class front {
+ public:
+  /// Loads the recipe and binds the address. Errors name the file or the address.
+  static result<std::unique_ptr<front>> start(const config::settings& s, actor_net& net);
+  ~front();
+
+  /// The entrypoint from now on; null: it has ended. Any thread.
+  void attach(actors::entrypoint_actor entrypoint);
+
+  /// Looks after readiness: asks the entrypoint, runs the canary where it is due. Blocks at most a few seconds while a canary
+  /// is under way, else milliseconds. Call it a few times a second. Returns true when readiness has changed.
+  bool look_after();
+  bool ready() const { return generator_.ready(); }
+  /// Why it is not ready, for people.
+  const std::string& reason() const { return reason_; }
+
+  /// Where HTTP is served.
+  std::string address() const { return server_->address(); }
+  std::string model() const { return model_; }
+  /// No new requests; running ones finish.
+  void drain() { server_->drain(); }
+  uint32_t running() const { return server_->running(); }
+  void stop() { server_->stop(); }
+
+ private:
+  front(actor_net& net, kernels::model_facts facts, std::string model);
+  actor_net& net_;
+  entrypoint_generator generator_;
+  observe::metrics metrics_;
+  std::string model_, reason_ = "the front process has not joined the cluster yet";
+  std::mutex mutex_;
+  actors::entrypoint_actor entrypoint_;  // protected by mutex_
+  uint64_t attached_ = 0;                // counts attach calls; protected by mutex_
+  uint64_t proven_ = 0;                  // value of attached_ for which the canary went through
+  std::unique_ptr<gateway::server> server_;
+};
+
+}  // namespace troupe::node

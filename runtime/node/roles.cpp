@@ -1,0 +1,89 @@
+#include "runtime/node/roles.hpp"
+
+#include <map>
+#include <mutex>
+
+#include "actors/serving/roles.hpp"
+#include "runtime/node/engine_host.hpp"
+
+namespace troupe::node {
+namespace {
+
+class live_roles final : public actors::role_factory {
+ public:
+  live_roles(const config::settings& s, on_entrypoint entrypoint) : settings_(s), on_entrypoint_(std::move(entrypoint)) {}
+
+  result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment, const actors::node_identity& identity,
+                                    const actors::node_agent_actor& agent, const actors::directory_actor& directory) override {
+    actors::role_context context{parent, assignment, identity, agent, directory};
+    switch (assignment.what) {
+      case actors::role::front: {
+        actors::entrypoint_options options;
+        options.assignment = assignment;
+        options.identity = identity;
+        options.agent = agent;
+        options.directory = directory;
+        options.max_requests = settings_.front.max_requests;
+        actors::entrypoint_actor entrypoint;
+        auto out = actors::start_front_role(context, options, entrypoint);
+        on_entrypoint_(entrypoint);
+        return out;
+      }
+      case actors::role::prefill:
+      case actors::role::decode: {
+        bool prefill = assignment.what == actors::role::prefill;
+        host_options options;
+        options.model = settings_.model.path;
+        options.rank = prefill ? static_cast<const config::ranks_section&>(settings_.prefill) : settings_.decode;
+        options.engine = settings_.engine;
+        options.transport = settings_.transport;
+        options.incarnation = identity.inc.value;
+        options.index = assignment.index;
+        options.ranks = assignment.ranks;
+        actors::scheduler_options scheduler;
+        if (prefill || !settings_.engine.speculation) scheduler.verify_budget = 0;
+        auto host = std::make_shared<engine_host>(std::move(options));
+        {
+          std::lock_guard lock(mutex_);
+          hosts_[assignment.seat()] = host;
+        }
+        return actors::start_rank_role(context, std::move(host), scheduler);
+      }
+      default: return fail(errc::unsupported, "this process cannot take the role {}", actors::to_string(assignment.what));
+    }
+  }
+
+  void stopped(const actors::role_assignment& assignment) override {
+    if (assignment.what == actors::role::front) return on_entrypoint_({});
+    std::lock_guard lock(mutex_);
+    auto it = hosts_.find(assignment.seat());
+    if (it == hosts_.end()) return;
+    it->second->stop();
+    // Destroying a host may block, and this is an actor's thread: it waits here until it is through.
+    std::erase_if(retired_, [](const auto& h) { return h->stopped(); });
+    retired_.push_back(std::move(it->second));
+    hosts_.erase(it);
+  }
+
+ private:
+  const config::settings settings_;
+  const on_entrypoint on_entrypoint_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<engine_host>> hosts_;  // by seat
+  std::vector<std::shared_ptr<engine_host>> retired_;          // one per incarnation whose engine has not stopped yet
+};
+
+}  // namespace
+
+std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
+  std::vector<actors::wanted_group> out{{actors::role::front, "front", 1}};
+  for (uint32_t g = 0; g < s.prefill.ranks / s.prefill.ep; ++g) out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
+  for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g) out.push_back({actors::role::decode, "decode-" + std::to_string(g), s.decode.ep});
+  return out;
+}
+
+std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint) {
+  return std::make_shared<live_roles>(s, std::move(entrypoint));
+}
+
+}  // namespace troupe::node
