@@ -7,40 +7,19 @@
 #include "kernels/ep/thread_group.hpp"
 #include "runtime/base/rng.hpp"
 #include "tests/kernels/engine_fixture.hpp"
+#include "tests/kernels/identity_workload.hpp"
 
 namespace troupe::kernels {
 namespace {
 
 using namespace testing_support;
 
-std::shared_ptr<const model> tiny() {
-  static const auto m = load_model(TROUPE_TEST_DATA "/tiny-v41");
-  TROUPE_CHECK(m.has_value(), "{}", m.error().message);
-  return *m;
-}
-
 cpu_engine_config config(uint32_t slots, uint32_t max_chunk, uint32_t threads = 1, std::string isa = "") {
   cpu_engine_config c;
-  c.weights = tiny();
-  c.limits = {.slots = slots, .max_chunk = max_chunk, .max_context = 384, .pages = slots * 24, .max_draft = 5,
-              .threads = threads};
+  c.weights = identity_model();
+  c.limits = identity_limits(slots, max_chunk, threads);
   c.isa = std::move(isa);
   return c;
-}
-
-// Prompts of many lengths, half of them sampled hot, all with 20 alternatives, so that equal results mean equal logits.
-std::vector<prompt> mixed_prompts(size_t count) {
-  std::vector<prompt> out;
-  for (size_t i = 0; i < count; ++i) {
-    prompt p;
-    const uint32_t length = 1 + static_cast<uint32_t>(i * 37 % 131);
-    p.tokens = random_tokens(1000 + i, length, 512);
-    p.sampling = {.temperature = i % 2 ? 0.8f : 0.0f, .top_p = i % 3 ? 1.0f : 0.9f, .top_k = i % 5 ? 0u : 40u,
-                  .seed = 7 * i + 1, .logprobs = 20};
-    p.stop.max_tokens = 4 + i % 9;
-    out.push_back(std::move(p));
-  }
-  return out;
 }
 
 std::vector<completion> alone(const std::vector<prompt>& prompts) {
@@ -74,7 +53,8 @@ TEST(identity, chunks_of_any_size) {
     auto prompts = mixed_prompts(24);
     for (prompt& p : prompts) p.chunk = chunk;
     engine_driver d(config(16, 512));
-    expect_same(d.complete(prompts), {reference().begin(), reference().begin() + 24}, fmt::format("chunks of {}", chunk));
+    expect_same(d.complete(prompts), {reference().begin(), reference().begin() + 24},
+                fmt::format("chunks of {}", chunk));
   }
 }
 
