@@ -130,7 +130,9 @@ result<void> exchange_group::lose(std::vector<uint32_t> suspects, std::string wh
 }
 
 void exchange_group::on_dead(uint32_t rank) {
-  if (rank < ranks_) dead_[rank] = true;
+  if (rank >= ranks_) return;
+  dead_[rank] = true;
+  any_dead_ = true;
 }
 
 bool exchange_group::arrived(slot_kind kind, uint32_t source) {
@@ -184,12 +186,16 @@ result<void> exchange_group::wait_for(slot_kind kind, uint32_t layer) {
     if (messages || round % 64 == 63) p_.link->progress(*this);
     if (failed_) return fail(failure_);
     if (p_.link->ended) return usable();
-    std::vector<uint32_t> gone;
-    for (uint32_t r = 0; r < ranks_; ++r)
-      if (dead_[r] && !has_left(kind, r)) gone.push_back(r);
-    if (!gone.empty() && !all_arrived(kind)) {
-      auto why = fmt::format("the connection to rank {} ended", fmt::join(gone, ", "));
-      return lose(std::move(gone), std::move(why));
+    if (any_dead_) {
+      // What the dead have still sent counts, so look again before judging.
+      if (all_arrived(kind)) return check_arrived(kind, layer);
+      std::vector<uint32_t> gone;
+      for (uint32_t r = 0; r < ranks_; ++r)
+        if (dead_[r] && !has_left(kind, r)) gone.push_back(r);
+      if (!gone.empty()) {
+        auto why = fmt::format("the connection to rank {} ended", fmt::join(gone, ", "));
+        return lose(std::move(gone), std::move(why));
+      }
     }
     if (round < p_.wait.spins) {
       relax();

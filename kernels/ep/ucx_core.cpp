@@ -13,10 +13,11 @@ constexpr unsigned message_id = 1;
 namespace ucx = transport::ucx;
 
 peer_link::~peer_link() {
-  // Closing completes what is on its way; only then may its memory go.
-  guard.reset();
-  for (auto& o : out)
-    if (o.request) ucp_request_free(o.request);
+  if (!guard) return;
+  for (const auto& o : *out) got_through |= o.request && ucp_request_check_status(o.request) == UCS_OK;
+  if (got_through) guard->settle();
+  guard->keep(out);
+  guard.reset();  // completes what is on its way; only then may `out` go
 }
 
 ucx_core::~ucx_core() {
@@ -82,7 +83,7 @@ result<std::shared_ptr<peer_link>> ucx_core::link(const std::string& address) {
 }
 
 std::byte* ucx_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
-  auto& o = to.out[to.next];
+  auto& o = (*to.out)[to.next];
   if (o.request) {
     const nanoseconds until = steady_clock().now() + limit;
     while (!to.dead && ucp_request_check_status(o.request) == UCS_INPROGRESS) {
@@ -90,6 +91,7 @@ std::byte* ucx_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
       if (steady_clock().now() > until) return nullptr;
     }
     if (to.dead) return nullptr;
+    to.got_through |= ucp_request_check_status(o.request) == UCS_OK;
     ucp_request_free(o.request);
     o.request = nullptr;
   }
@@ -100,7 +102,7 @@ std::byte* ucx_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
 }
 
 void ucx_core::post(peer_link& to, const slot_header& header, size_t bytes) {
-  auto& o = to.out[to.next];
+  auto& o = (*to.out)[to.next];
   std::memcpy(o.bytes.data(), &header, sizeof header);
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -117,6 +119,8 @@ void ucx_core::post(peer_link& to, const slot_header& header, size_t bytes) {
   if (request) {
     o.request = request;
     to.next = (to.next + 1) % peer_link::ring;
+  } else {
+    to.got_through = true;
   }
 }
 

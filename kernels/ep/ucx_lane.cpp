@@ -179,7 +179,7 @@ void ucx_lane::progress(lane_sink& sink) {
 bool ucx_lane::idle() const {
   for (const auto& l : links_)
     if (l && !l->dead)
-      for (const auto& o : l->out)
+      for (const auto& o : *l->out)
         if (o.request && ucp_request_check_status(o.request) == UCS_INPROGRESS) return false;
   return true;
 }

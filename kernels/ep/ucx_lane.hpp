@@ -1,6 +1,7 @@
 // The lane between processes: one UCX worker per rank process, shared by the groups of its epochs.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,12 +24,16 @@ struct peer_link {
   struct outgoing {
     std::vector<std::byte> bytes;  // slot header, then payload
     void* request = nullptr;       // of UCX; null: free for reuse
+    ~outgoing() {
+      if (request) ucp_request_free(request);
+    }
   };
   static constexpr size_t ring = 4;  // messages to one peer that may be on their way
   std::string address;               // blob of the peer's endpoint
   transport::ucx::endpoint_address where;
   std::unique_ptr<transport::ucx::guard> guard;
-  outgoing out[ring];
+  std::shared_ptr<std::array<outgoing, ring>> out = std::make_shared<std::array<outgoing, ring>>();
+  bool got_through = false;  // a message was sent, so the connection is made
   size_t next = 0;
   bool dead = false;
 };

@@ -13,10 +13,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -84,6 +86,8 @@ class pending {
   struct state {
     std::atomic<bool> done{false};
     result<void> value;
+    std::mutex mutex;
+    std::condition_variable changed;
   };
   std::shared_ptr<state> state_ = std::make_shared<state>();
 };

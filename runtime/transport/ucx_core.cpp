@@ -52,6 +52,7 @@ result<std::unique_ptr<node>> node::make(const std::string& tls, const std::stri
   if (!interface.empty()) ucp_config_modify(config, "NET_DEVICES", interface.c_str());
   ucp_config_modify(config, "TCP_TX_SEG_SIZE", "256k");
   ucp_config_modify(config, "TCP_RX_SEG_SIZE", "256k");
+  ucp_config_modify(config, "MAX_EAGER_RAILS", "1");  // messages to a peer stay in order
   std::unique_ptr<node> n(new node);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -69,6 +70,7 @@ result<std::unique_ptr<node>> node::make(const std::string& tls, const std::stri
   status = ucp_worker_get_address(n->worker_, &address, &length);
   if (status != UCS_OK) return ucx_failure("ucp_worker_get_address", status);
   n->address_.assign(reinterpret_cast<const char*>(address), length);
+  n->stays_ = (features & UCP_FEATURE_AM) != 0;
   ucp_worker_release_address(n->worker_, address);
   return n;
 }
@@ -80,6 +82,11 @@ result<std::unique_ptr<node>> node::messages(const std::string& interface) {
 result<std::unique_ptr<node>> node::shared_memory() { return make("posix", "", UCP_FEATURE_RMA); }
 
 node::~node() {
+  if (stays_) {
+    // See the class: neither may go before the process does.
+    new std::vector<std::shared_ptr<void>>(std::move(buried_));
+    return;
+  }
   if (worker_) ucp_worker_destroy(worker_);
   if (context_) ucp_cleanup(context_);
 }
@@ -105,7 +112,6 @@ result<std::unique_ptr<memory>> memory::allocate(node& owner, size_t bytes) {
     return ucx_failure("ucp_rkey_pack", s);
   m->rkey_.assign(static_cast<const char*>(blob), length);
   ucp_rkey_buffer_release(blob);
-  std::fill(m->base_, m->base_ + bytes, std::byte{0});
   return m;
 }
 
@@ -142,22 +148,23 @@ mapping::~mapping() {
 }
 
 void guard::error_callback(void* arg, ucp_ep_h, ucs_status_t status) {
-  auto* self = static_cast<guard*>(arg);
-  if (auto f = std::exchange(self->on_error_, {})) f(status);
+  auto* l = static_cast<listener*>(arg);
+  l->failed = true;
+  if (auto f = std::exchange(l->on_error, {})) f(status);
 }
 
 result<std::unique_ptr<guard>> guard::connect(node& local, const std::string& peer_address,
                                               std::function<void(ucs_status_t)> on_error) {
   std::unique_ptr<guard> g(new guard);
   g->local_ = &local;
-  g->on_error_ = std::move(on_error);
+  g->listener_->on_error = std::move(on_error);
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer_address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &guard::error_callback;
-  params.err_handler.arg = g.get();
+  params.err_handler.arg = g->listener_.get();
   if (const auto s = ucp_ep_create(local.worker(), &params, &g->endpoint_); s != UCS_OK)
     return ucx_failure("endpoint", s);
   return g;
@@ -165,7 +172,12 @@ result<std::unique_ptr<guard>> guard::connect(node& local, const std::string& pe
 
 guard::~guard() {
   if (!endpoint_) return;
-  on_error_ = {};
+  listener_->on_error = {};
+  if (!settled_ && !listener_->failed) {
+    listener_->memory = std::move(memory_);
+    local_->bury(std::move(listener_));
+    return;
+  }
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;

@@ -26,7 +26,14 @@ namespace troupe::transport::ucx {
 /// unavailable with what was tried and what UCX said.
 tl::unexpected<error> ucx_failure(std::string_view what, ucs_status_t status);
 
-/// A context and its one worker. Destroyed after everything that was made from it.
+/// A context and its one worker.
+///
+/// UCX 1.13.1 aborts the process when an endpoint is closed, or its worker destroyed, while a connection to it is still
+/// being made (an assertion in ucp_request.c, "got REP message"), and there is no way to ask. A peer that is stopped,
+/// or only slow, keeps it in that state. So a guard that has never got a message through is not closed but buried here,
+/// with the memory that its requests use, and the worker for messages is left to the end of the process, of which there
+/// is one or two per process. Peers learn from the closed guards. The node for shared memory is destroyed after
+/// everything made from it.
 class node {
  public:
   /// TCP with failure handling, active messages, sleeping waits. `interface`: network device, empty = all.
@@ -43,16 +50,21 @@ class node {
   const std::string& address() const { return address_; }
   /// Runs what is due; number of events (0 = idle).
   unsigned progress() { return ucp_worker_progress(worker_); }
+  /// Keeps `memory` until the end of the process instead of closing an endpoint.
+  void bury(std::shared_ptr<void> memory) { buried_.push_back(std::move(memory)); }
 
  private:
   node() = default;
+  std::vector<std::shared_ptr<void>> buried_;
+  bool stays_ = false;
   static result<std::unique_ptr<node>> make(const std::string& tls, const std::string& interface, uint64_t features);
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
 };
 
-/// Zeroed shared memory that peers can reach through `rkey`. Must go before its node.
+/// Shared memory that peers can reach through `rkey`; zero, as fresh memory of the system is, and no page of it is
+/// taken before it is touched. Must go before its node.
 class memory {
  public:
   static result<std::unique_ptr<memory>> allocate(node& owner, size_t bytes);
@@ -91,24 +103,36 @@ class mapping {
   std::byte* data_ = nullptr;
 };
 
-/// An endpoint with failure handling. `on_error` is called once, inside progress, when the peer is gone; after it, or
-/// when the owner is done, `close`.
+/// An endpoint with failure handling.
 class guard {
  public:
+  /// `on_error` is called once, inside progress, when the peer is gone, unless the guard was destroyed before.
   static result<std::unique_ptr<guard>> connect(node& local, const std::string& peer_address,
                                                 std::function<void(ucs_status_t)> on_error);
-  /// Forced close: every request of it completes (with an error) before this returns; the callbacks run inside.
+  /// Forced close: every request of it completes (with an error) before this returns; the callbacks run inside. A guard
+  /// that is not settled is buried instead (see node), and its requests may complete later or never.
   ~guard();
   guard(const guard&) = delete;
   guard& operator=(const guard&) = delete;
   ucp_ep_h endpoint() const { return endpoint_; }
+  /// A message has got through: the connection is made. Say so when the first send completes with success.
+  void settle() { settled_ = true; }
+  /// What the requests read, to be kept if the guard is buried.
+  void keep(std::shared_ptr<void> memory) { memory_ = std::move(memory); }
 
  private:
+  struct listener {
+    std::function<void(ucs_status_t)> on_error;
+    bool failed = false;
+    std::shared_ptr<void> memory;
+  };
   guard() = default;
   static void error_callback(void* arg, ucp_ep_h ep, ucs_status_t status);
   node* local_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
-  std::function<void(ucs_status_t)> on_error_;
+  std::shared_ptr<listener> listener_ = std::make_shared<listener>();
+  std::shared_ptr<void> memory_;
+  bool settled_ = false;
 };
 
 /// How a process is reached: what an address blob holds.

@@ -1,0 +1,97 @@
+#include "runtime/transport/ucx_arena.hpp"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <new>
+
+#include "runtime/base/rng.hpp"
+
+namespace troupe::transport {
+
+class ucx_region final : public memory_region {
+ public:
+  explicit ucx_region(std::shared_ptr<ucx_arena> arena) : arena_(std::move(arena)) {}
+
+  ~ucx_region() override {
+    if (base_) header()->alive.store(0, std::memory_order_seq_cst);
+    std::lock_guard lock(arena_->mutex_);
+    arena_->regions_.erase(descriptor_.id);
+    shared_.reset();
+    if (private_) munmap(private_, mapped_);
+  }
+
+  std::span<std::byte> bytes() const override { return {base_ + region_header_bytes, descriptor_.length}; }
+  const remote_region& descriptor() const override { return descriptor_; }
+
+  // Under the arena's mutex.
+  result<void> allocate(size_t bytes) {
+    mapped_ = region_header_bytes + bytes;
+    if (arena_->shared_) {
+      TROUPE_TRY(shared_, ucx::memory::allocate(*arena_->shared_, mapped_));
+      base_ = shared_->bytes().data();
+      descriptor_.key = shared_->rkey();
+    } else {
+      void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p == MAP_FAILED) return fail(errc::exhausted, "{} B of memory: errno {}", bytes, errno);
+      private_ = p;
+      base_ = static_cast<std::byte*>(p);
+    }
+    descriptor_.owner = arena_->identity_;
+    descriptor_.id = arena_->next_id_++;
+    descriptor_.generation = entropy_seed();
+    descriptor_.base = reinterpret_cast<uint64_t>(base_);
+    descriptor_.length = bytes;
+    new (base_) region_header{region_header_magic, descriptor_.id, descriptor_.generation, 1};
+    return {};
+  }
+
+ private:
+  region_header* header() const { return reinterpret_cast<region_header*>(base_); }
+
+  const std::shared_ptr<ucx_arena> arena_;
+  std::unique_ptr<ucx::memory> shared_;
+  void* private_ = nullptr;
+  std::byte* base_ = nullptr;
+  size_t mapped_ = 0;
+  remote_region descriptor_;
+};
+
+result<region_ptr> ucx_arena::allocate(size_t bytes) {
+  if (bytes == 0 || bytes > (uint64_t{1} << 46))
+    return fail(errc::invalid_argument, "a region of {} B: it must be 1 B to 64 TiB", bytes);
+  auto region = std::make_shared<ucx_region>(shared_from_this());
+  std::unique_lock lock(mutex_);
+  auto made = region->allocate(bytes);
+  if (made) regions_[region->descriptor().id] = region;
+  lock.unlock();  // a failed region is destroyed below, which locks again
+  if (!made) return fail(made.error());
+  return region;
+}
+
+region_ptr ucx_arena::find(uint64_t id, uint64_t generation) {
+  region_ptr r;  // let go after the lock: it may be the last reference
+  std::lock_guard lock(mutex_);
+  const auto known = regions_.find(id);
+  if (known == regions_.end()) return nullptr;
+  r = known->second.lock();
+  return r && r->descriptor().generation == generation ? r : nullptr;
+}
+
+result<std::unique_ptr<ucx::mapping>> ucx_arena::map(const std::string& peer_shared_address,
+                                                     const remote_region& remote) {
+  std::lock_guard lock(mutex_);
+  TROUPE_TRY(auto m, ucx::mapping::open(*shared_, peer_shared_address, remote.key, remote.base));
+  const auto* h = reinterpret_cast<const region_header*>(m->data());
+  if (h->magic != region_header_magic || h->id != remote.id || h->generation != remote.generation ||
+      h->alive.load(std::memory_order_seq_cst) == 0)
+    return fail(errc::stale, "region {} of the peer is gone", remote.id);
+  return m;
+}
+
+void ucx_arena::unmap(std::unique_ptr<ucx::mapping> mapping) {
+  std::lock_guard lock(mutex_);
+  mapping.reset();
+}
+
+}  // namespace troupe::transport

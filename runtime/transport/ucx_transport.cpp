@@ -1,0 +1,447 @@
+#include "runtime/transport/ucx_transport.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/rng.hpp"
+
+namespace troupe::transport {
+namespace {
+
+constexpr nanoseconds spin_time = std::chrono::microseconds(20);
+constexpr nanoseconds yield_time = std::chrono::microseconds(200);
+
+}  // namespace
+
+result<std::unique_ptr<transport>> make_ucx_transport(const options& o) {
+  if (auto ok = check_options(o); !ok) return fail(ok.error());
+  auto t = std::make_unique<ucx_transport>(o);
+  if (auto ok = t->start(); !ok) return fail(ok.error());
+  return t;
+}
+
+result<void> ucx_transport::start() {
+  TROUPE_TRY(node_, ucx::node::messages(options_.interface));
+  TROUPE_TRY(sleeper_, ucx::sleeper::make(*node_));
+  std::unique_ptr<ucx::node> shared;
+  if (options_.shared_memory) {
+    TROUPE_TRY(shared, ucx::node::shared_memory());
+  }
+  identity_ = entropy_seed();
+  host_ = ucx::host_identity();
+  arena_ = std::make_shared<ucx_arena>(std::move(shared), identity_);
+  ucx::endpoint_address a;
+  a.identity = identity_;
+  a.host = host_;
+  a.messages = node_->address();
+  if (arena_->shares()) a.shared = arena_->shared_address();
+  address_ = a.encode();
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = 1;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.cb = &ucx_transport::receive;
+  handler.arg = this;
+  if (const auto s = ucp_worker_set_am_recv_handler(node_->worker(), &handler); s != UCS_OK)
+    return ucx::ucx_failure("ucp_worker_set_am_recv_handler", s);
+  thread_ = std::thread([this] { loop(); });
+  return {};
+}
+
+ucx_transport::~ucx_transport() {
+  if (!thread_.joinable()) return;
+  TROUPE_CHECK(std::this_thread::get_id() != thread_.get_id(), "a transport is destroyed by its own thread");
+  {
+    std::lock_guard lock(commands_mutex_);
+    stop_ = true;
+  }
+  sleeper_->signal();
+  thread_.join();
+}
+
+result<peer_state*> ucx_transport::known(const ucx::endpoint_address& where) {
+  if (where.identity == identity_) return fail(errc::invalid_argument, "add_peer: this is the transport's own address");
+  std::lock_guard lock(peers_mutex_);
+  auto& p = peers_[where.identity];
+  if (p) return p.get();
+  if (peers_.size() > options_.max_peers) {
+    peers_.erase(where.identity);
+    return fail(errc::exhausted, "{} peers are known, the limit", options_.max_peers);
+  }
+  p = std::make_unique<peer_state>();
+  p->id = peer_id{next_peer_++};
+  p->where = where;
+  by_id_[p->id.value] = p.get();
+  ++peers_version_;
+  return p.get();
+}
+
+result<peer_id> ucx_transport::add_peer(std::string_view address) {
+  TROUPE_TRY(const auto where, ucx::endpoint_address::decode(address));
+  TROUPE_TRY(peer_state* const p, known(where));
+  return p->id;
+}
+
+void ucx_transport::remove_peer(peer_id peer) {
+  {
+    std::lock_guard lock(commands_mutex_);
+    removals_.push_back(peer);
+  }
+  poke();
+}
+
+void ucx_transport::poke() {
+  if (sleeping_.load(std::memory_order_seq_cst)) sleeper_->signal();
+}
+
+result<void> ucx_transport::post(std::unique_ptr<operation> op) {
+  {
+    std::lock_guard lock(peers_mutex_);
+    if (!by_id_.contains(op->peer.value)) return fail(errc::not_found, "peer {} is not known", op->peer.value);
+  }
+  if (outstanding_.fetch_add(1) >= options_.max_operations) {
+    --outstanding_;
+    ++count_.refused;
+    return fail(errc::exhausted, "{} operations are outstanding, the limit", options_.max_operations);
+  }
+  {
+    std::lock_guard lock(commands_mutex_);
+    commands_.push_back(std::move(op));
+  }
+  poke();
+  return {};
+}
+
+result<void> ucx_transport::move(operation::kind what, peer_id peer, region_ptr local, const remote_region& remote,
+                                 uint64_t page_bytes, const std::vector<page_move>& pages, completion done) {
+  if (!local) return fail(errc::invalid_argument, "no local region");
+  {
+    std::lock_guard lock(peers_mutex_);
+    const auto p = by_id_.find(peer.value);
+    if (p == by_id_.end()) return fail(errc::not_found, "peer {} is not known", peer.value);
+    if (p->second->where.identity != remote.owner)
+      return fail(errc::invalid_argument, "region {} does not belong to peer {}", remote.id, peer.value);
+  }
+  auto op = std::make_unique<operation>();
+  op->what = what;
+  op->peer = peer;
+  TROUPE_TRY(op->pieces, cut_pieces(*local, remote, page_bytes, pages, piece_bytes));
+  op->local = std::move(local);
+  op->remote = remote;
+  op->done = std::move(done);
+  return post(std::move(op));
+}
+
+result<void> ucx_transport::get(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
+                                uint64_t remote_offset, uint64_t length, completion done) {
+  ++count_.gets;
+  return move(operation::kind::move_in, peer, std::move(local), remote, length, {{remote_offset, local_offset}},
+              std::move(done));
+}
+
+result<void> ucx_transport::put(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
+                                uint64_t remote_offset, uint64_t length, completion done) {
+  ++count_.puts;
+  return move(operation::kind::move_out, peer, std::move(local), remote, length, {{remote_offset, local_offset}},
+              std::move(done));
+}
+
+result<void> ucx_transport::pull(peer_id peer, region_ptr local, const remote_region& remote, uint64_t page_bytes,
+                                 std::vector<page_move> pages, completion done) {
+  ++count_.pulls;
+  if (pages.size() > options_.max_pages)
+    return fail(errc::invalid_argument, "pull: {} pages, the limit is {}", pages.size(), options_.max_pages);
+  count_.pages += pages.size();
+  return move(operation::kind::move_in, peer, std::move(local), remote, page_bytes, pages, std::move(done));
+}
+
+result<void> ucx_transport::send(peer_id peer, channel_id channel, std::vector<std::byte> bytes, completion done) {
+  ++count_.sends;
+  if (bytes.size() > options_.max_message)
+    return fail(errc::invalid_argument, "send: {} B, the limit is {}", bytes.size(), options_.max_message);
+  auto op = std::make_unique<operation>();
+  op->peer = peer;
+  op->channel = channel;
+  op->message = std::move(bytes);
+  op->done = std::move(done);
+  return post(std::move(op));
+}
+
+void ucx_transport::on_message(channel_id channel, message_handler handler) {
+  std::lock_guard lock(handlers_mutex_);
+  if (handler)
+    handlers_[channel] = std::move(handler);
+  else
+    handlers_.erase(channel);
+}
+
+void ucx_transport::on_peer_lost(peer_lost_handler handler) {
+  std::lock_guard lock(handlers_mutex_);
+  lost_handler_ = std::move(handler);
+}
+
+counters ucx_transport::stats() const {
+  const auto& c = count_;
+  return {c.gets,      c.puts,   c.sends,       c.pulls, c.pages,   c.bytes_in,
+          c.bytes_out, c.served, c.connections, c.lost,  c.refused, c.stale};
+}
+
+void ucx_transport::refresh_peers() {
+  if (version_ == peers_version_.load()) return;
+  std::lock_guard lock(peers_mutex_);
+  version_ = peers_version_;
+  active_.clear();
+  for (auto& [identity, p] : peers_) active_.push_back(p.get());
+}
+
+bool ucx_transport::take_commands() {
+  std::vector<std::unique_ptr<operation>> ops;
+  std::vector<peer_id> removals;
+  {
+    std::lock_guard lock(commands_mutex_);
+    ops.swap(commands_);
+    removals.swap(removals_);
+  }
+  for (auto& op : ops) begin(std::move(op));
+  for (const peer_id p : removals) forget(p);
+  return !ops.empty() || !removals.empty();
+}
+
+void ucx_transport::forget(peer_id peer) {
+  std::unique_ptr<peer_state> gone;
+  {
+    std::lock_guard lock(peers_mutex_);
+    const auto found = by_id_.find(peer.value);
+    if (found == by_id_.end()) return;
+    const auto state = peers_.find(found->second->where.identity);
+    gone = std::move(state->second);
+    peers_.erase(state);
+    by_id_.erase(found);
+    ++peers_version_;
+  }
+  end_connection(*gone, errc::peer_lost, "the peer was removed");
+}
+
+void ucx_transport::begin(std::unique_ptr<operation> op) {
+  peer_state* p = nullptr;
+  {
+    std::lock_guard lock(peers_mutex_);
+    if (const auto found = by_id_.find(op->peer.value); found != by_id_.end()) p = found->second;
+  }
+  if (!p) return finish(std::move(op), fail(errc::peer_lost, "the peer was removed"));
+  if (p->operations.empty()) p->progressed = now_;
+  op->id = next_operation_++;
+  operation& o = *op;
+  p->operations[o.id] = std::move(op);
+  if (o.what == operation::kind::message) {
+    frame_header h;
+    h.kind = frame::message;
+    h.operation = o.id;
+    h.a = o.channel.value;
+    queue(*p, h, std::exchange(o.message, {}));
+  } else if (o.pieces.empty()) {
+    finish(*p, o.id, {});
+  } else if (arena_->shares() && !p->where.shared.empty() && p->where.host == host_ && !o.remote.key.empty()) {
+    p->direct.push_back(o.id);
+  } else {
+    start_by_messages(*p, o);
+  }
+}
+
+void ucx_transport::start_by_messages(peer_state& p, operation& op) {
+  if (op.what == operation::kind::move_out) {
+    p.puts.push_back(op.id);
+    return;
+  }
+  op.next = op.finished = 0;
+  op.arrived.assign(op.pieces.size(), false);
+  std::vector<std::byte> list(op.pieces.size() * sizeof(wire_piece));
+  for (size_t i = 0; i < op.pieces.size(); ++i) {
+    const wire_piece w{op.pieces[i].remote_offset, op.pieces[i].length};
+    std::memcpy(list.data() + i * sizeof w, &w, sizeof w);
+  }
+  frame_header h;
+  h.kind = frame::pull;
+  h.operation = op.id;
+  h.region = op.remote.id;
+  h.generation = op.remote.generation;
+  queue(p, h, std::move(list));
+}
+
+void ucx_transport::finish(std::unique_ptr<operation> op, result<void> r) {
+  --outstanding_;
+  if (r) {
+    uint64_t bytes = 0;
+    for (const auto& piece : op->pieces) bytes += piece.length;
+    if (op->what == operation::kind::move_in) count_.bytes_in += bytes;
+    if (op->what == operation::kind::move_out) count_.bytes_out += bytes;
+  }
+  if (op->done) op->done(std::move(r));
+}
+
+void ucx_transport::finish(peer_state& p, uint64_t id, result<void> r) {
+  const auto found = p.operations.find(id);
+  if (found == p.operations.end()) return;
+  auto op = std::move(found->second);
+  p.operations.erase(found);
+  finish(std::move(op), std::move(r));
+}
+
+// Copies through shared memory, a slice at a time. A region that cannot be mapped or is not the one that was meant is
+// asked for by messages: its owner knows whether it is gone.
+bool ucx_transport::run_direct(peer_state& p) {
+  if (p.direct.empty()) return false;
+  size_t budget = direct_slice;
+  while (!p.direct.empty() && budget > 0) {
+    const uint64_t id = p.direct.front();
+    operation& op = *p.operations.at(id);
+    auto& map = p.mappings[{op.remote.id, op.remote.generation}];
+    if (!map) {
+      if (p.mappings.size() > max_mappings) {
+        // Any but this one; an operation that still needs it maps it again.
+        auto other = p.mappings.begin();
+        if (other->second == map) ++other;
+        arena_->unmap(std::move(other->second));
+        p.mappings.erase(other);
+      }
+      auto made = arena_->map(p.where.shared, op.remote);
+      if (!made) {
+        p.mappings.erase({op.remote.id, op.remote.generation});
+        p.direct.pop_front();
+        op.next = 0;
+        start_by_messages(p, op);
+        continue;
+      }
+      map = std::move(*made);
+    }
+    std::byte* const theirs = map->data() + region_header_bytes;
+    std::byte* const ours = op.local->bytes().data();
+    while (op.next < op.pieces.size() && budget > 0) {
+      const piece& m = op.pieces[op.next++];
+      if (op.what == operation::kind::move_in)
+        std::memcpy(ours + m.local_offset, theirs + m.remote_offset, m.length);
+      else
+        std::memcpy(theirs + m.remote_offset, ours + m.local_offset, m.length);
+      budget -= std::min<size_t>(budget, m.length);
+    }
+    p.progressed = now_;
+    if (op.next < op.pieces.size()) break;
+    p.direct.pop_front();
+    const auto* h = reinterpret_cast<const region_header*>(map->data());
+    if (h->alive.load(std::memory_order_seq_cst) == 0) {
+      arena_->unmap(std::move(map));
+      p.mappings.erase({op.remote.id, op.remote.generation});
+      finish(p, id, fail(errc::stale, "region {} of the peer was freed", op.remote.id));
+    } else {
+      finish(p, id, {});
+    }
+  }
+  return true;
+}
+
+bool ucx_transport::pump(peer_state& p) {
+  if (p.restarted) {
+    // Its operations are in doomed_ already, and what has come since belongs to the new connection.
+    close(p);
+    p.restarted = p.dead = false;
+    for (auto& [key, m] : p.mappings) arena_->unmap(std::move(m));
+    p.mappings.clear();
+    ++count_.lost;
+    std::lock_guard lock(handlers_mutex_);
+    if (lost_handler_) lost_handler_(p.id, "the peer has begun a new connection");
+  }
+  if (p.dead) {
+    end_connection(p, errc::peer_lost, "the connection was closed by the peer or its process has ended");
+    return true;
+  }
+  if (!p.guard && (p.wanted || !p.operations.empty() || !p.outbox.empty()) && !connect(p)) {
+    end_connection(p, errc::peer_lost, "no connection to the peer can be made");
+    return true;
+  }
+  if (!p.guard) return false;
+  bool busy = false;
+  while (!p.outbox.empty() && p.flying->control < control_window && !p.dead) {
+    auto f = std::move(p.outbox.front());
+    p.outbox.pop_front();
+    fly(p, std::move(f), false);
+    busy = true;
+  }
+  busy |= pump_servings(p);
+  busy |= pump_puts(p);
+  busy |= run_direct(p);
+  return busy || p.dead;
+}
+
+nanoseconds ucx_transport::check_timers() {
+  nanoseconds next = std::chrono::seconds(60);
+  const auto ms = [](nanoseconds d) { return d.count() / 1'000'000; };
+  for (peer_state* p : active_) {
+    if (!p->guard) continue;
+    const nanoseconds silent = now_ - p->heard;
+    const nanoseconds stuck = p->operations.empty() ? nanoseconds(0) : now_ - p->progressed;
+    if (silent >= options_.deadline || stuck >= options_.deadline) {
+      end_connection(*p, errc::peer_lost,
+                     silent >= options_.deadline ? fmt::format("no sign of life for {} ms", ms(silent))
+                                                 : fmt::format("no progress for {} ms", ms(stuck)));
+      continue;
+    }
+    const nanoseconds theirs = p->their_deadline.count() > 0 ? p->their_deadline : options_.deadline;
+    const nanoseconds every = std::min(options_.deadline, theirs) / 4;
+    if (now_ - p->beat >= every) {
+      p->beat = now_;
+      queue(*p, {}, {});
+      next = nanoseconds(0);
+    }
+    next = std::min({next, options_.deadline - silent, p->beat + every - now_});
+    if (!p->operations.empty()) next = std::min(next, options_.deadline - stuck);
+  }
+  return std::max(next, nanoseconds(0));
+}
+
+void ucx_transport::loop() {
+  const clock_source& clock = steady_clock();
+  nanoseconds idle_since{-1};
+  for (;;) {
+    now_ = clock.now();
+    bool busy = take_commands();
+    for (int i = 0; i < 64 && node_->progress() != 0; ++i) busy = true;
+    for (auto& op : std::exchange(doomed_, {}))
+      finish(std::move(op), fail(errc::peer_lost, "the peer has begun a new connection"));
+    refresh_peers();
+    for (peer_state* p : active_) busy |= pump(*p);
+    const nanoseconds next = check_timers();
+    {
+      std::lock_guard lock(commands_mutex_);
+      if (stop_) break;
+    }
+    if (busy || next.count() == 0) {
+      idle_since = nanoseconds(-1);
+      continue;
+    }
+    if (idle_since.count() < 0) idle_since = now_;
+    if (now_ - idle_since < spin_time) continue;
+    if (now_ - idle_since < yield_time) {
+      sched_yield();
+      continue;
+    }
+    // Announced first, looked at the queue after: a post either is seen here or sees the announcement.
+    sleeping_.store(true, std::memory_order_seq_cst);
+    if (!take_commands()) sleeper_->sleep(next);
+    sleeping_.store(false, std::memory_order_seq_cst);
+  }
+  {
+    std::lock_guard lock(handlers_mutex_);
+    handlers_.clear();
+    lost_handler_ = {};
+  }
+  take_commands();
+  for (auto& op : std::exchange(doomed_, {})) finish(std::move(op), fail(errc::cancelled, "the transport was stopped"));
+  refresh_peers();
+  for (peer_state* p : active_) end_connection(*p, errc::cancelled, "the transport was stopped");
+}
+
+}  // namespace troupe::transport
