@@ -1,11 +1,13 @@
 // troupe: one program, one subcommand per task. stdout is data, stderr is for people.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 
 #include "runtime/cli/command.hpp"
+#include "runtime/config/units.hpp"
 
 namespace troupe::cli {
 
@@ -45,6 +47,13 @@ int main(int argc, char** argv) {
   add_config(app, ctx);
   add_policy(app, ctx);
   add_version(app, ctx);
+  std::vector<std::string> names;
+  for (const auto* c : app.get_subcommands({})) names.push_back(c->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    std::string near = troupe::config::nearest(argv[1], names);
+    fmt::print(stderr, "troupe: there is no command '{}'{}\n", argv[1], near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
+    return usage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

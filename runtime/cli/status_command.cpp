@@ -19,11 +19,12 @@ struct options : cluster_options {
 };
 
 int run(const options& o) {
-  std::string where = o.director;
+  std::string where = o.director, http;
   if (where.empty()) {
     auto file = o.find();
     if (!file) return complain("status", file.error().message, code_for(file.error()));
     where = file->director;
+    http = file->http;
   }
   auto address = config::parse_address(where);
   if (!address) return complain("status", address.error().message, usage);
@@ -33,7 +34,7 @@ int run(const options& o) {
     auto picture = node::take_picture(net, *address, std::chrono::seconds(3));
     if (!picture) return complain("status", picture.error().message, code_for(picture.error()));
     if (o.watch && isatty(STDOUT_FILENO)) fmt::print("\x1b[H\x1b[2J");
-    fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture));
+    fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, http));
     std::fflush(stdout);
     if (!o.watch) return picture->cluster.complete ? ok : failed;
     auto pause = std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(o.interval));

@@ -82,7 +82,7 @@ int run(const options& o, const std::string& program) {
     node::actor_net net({});
     auto director = config::parse_address(facts.director);
     auto picture = node::take_picture(net, *director, std::chrono::seconds(5));
-    if (picture) fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture));
+    if (picture) fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, facts.http));
     else complain("up", picture.error().message, unavailable);
     std::fflush(stdout);
   }

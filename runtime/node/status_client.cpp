@@ -67,12 +67,12 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
   return p;
 }
 
-std::string as_table(const cluster_picture& p) {
-  std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ADDRESS", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
+std::string as_table(const cluster_picture& p, const std::string& http) {
+  std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
   const auto& view = p.cluster.view;
   for (size_t i = 0; i < view.nodes.size(); ++i) {
     const node_entry& n = view.nodes[i];
-    std::string waiting = "-", running = "-", pages = "-";
+    std::string waiting = "-", running = "-", pages = "-", serves = "-";
     for (const auto& r : n.roles) {
       if (auto s = p.schedulers.find(r.assignment.seat()); s != p.schedulers.end()) {
         waiting = std::to_string(s->second.waiting);
@@ -80,10 +80,11 @@ std::string as_table(const cluster_picture& p) {
         pages = fmt::format("{}/{}", s->second.pages_free, s->second.pages_total);
       }
       if (auto f = p.fronts.find(r.assignment.seat()); f != p.fronts.end()) running = std::to_string(f->second.running);
+      if (r.assignment.what == role::front && !http.empty()) serves = http;
     }
     std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
     rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid), fmt::format("{}:{}", n.host, n.port),
-                    heard, waiting, running, pages});
+                    serves, heard, waiting, running, pages});
   }
   std::vector<size_t> width(rows[0].size());
   for (const auto& row : rows) {

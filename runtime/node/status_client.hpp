@@ -23,8 +23,9 @@ struct cluster_picture {
 /// timeout when the director does not answer. Blocks; not for actors.
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit);
 
-/// The picture as lines of a table for people: node, seat, state, pid, address, queue, pages.
-std::string as_table(const cluster_picture& p);
+/// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and `http` for the
+/// front), queue, pages.
+std::string as_table(const cluster_picture& p, const std::string& http = "");
 /// The picture as JSON.
 std::string as_json(const cluster_picture& p);
 

@@ -1,0 +1,164 @@
+// Whole clusters of processes: requests over HTTP, the same tokens as without a cluster, and nothing left behind however it
+// ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cli/http_client.hpp"
+#include "tests/scenarios/live_cluster.hpp"
+
+namespace troupe::tests {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::string tiny = std::string(TROUPE_TEST_DATA) + "/tiny-v41";
+
+cli::http_request request(const live_cluster& c, const std::string& target, const json& body) {
+  cli::http_request r;
+  r.server = *config::parse_address(c.facts.http);
+  r.target = target;
+  if (!body.is_null()) r.body = body.dump();
+  return r;
+}
+
+json completion(const std::string& prompt, uint32_t tokens) {
+  return {{"model", "tiny-v41"}, {"prompt", prompt}, {"max_tokens", tokens}, {"temperature", 0.8}, {"seed", 5}, {"ignore_eos", true}};
+}
+
+// The text of the whole stream, and whether its last chunk came.
+std::pair<std::string, bool> stream_text(const live_cluster& c, json body) {
+  body["stream"] = true;
+  std::pair<std::string, bool> out;
+  auto r = cli::fetch_stream(request(c, "/v1/completions", body), [&](std::string_view data) {
+    json j = json::parse(data);
+    if (j.contains("error") || j["choices"].empty()) return true;
+    out.first += j["choices"][0]["text"].get<std::string>();
+    out.second |= !j["choices"][0]["finish_reason"].is_null();
+    return true;
+  });
+  EXPECT_TRUE(r) << r.error().message;
+  return out;
+}
+
+TEST(up, serves_over_http_and_leaves_nothing_behind) {
+  auto before = shared_memory_names();
+  live_cluster c;
+  ASSERT_TRUE(c.ready) << c.output();
+  EXPECT_EQ(c.facts.processes.size(), 5u);
+  for (const char* seat : {"director", "front/0", "prefill-0/0", "decode-0/0", "decode-0/1"}) EXPECT_THAT(c.table, HasSubstr(seat));
+  for (const auto& p : c.facts.processes) EXPECT_THAT(c.table, HasSubstr(std::to_string(p.pid)));
+  EXPECT_THAT(c.table, HasSubstr(c.facts.http));
+
+  auto models = cli::fetch(request(c, "/v1/models", nullptr));
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_EQ(json::parse(models->body)["data"][0]["id"], "tiny-v41");
+
+  auto whole = cli::fetch(request(c, "/v1/completions", completion("Once upon a time", 24)));
+  ASSERT_TRUE(whole) << whole.error().message;
+  ASSERT_EQ(whole->status, 200) << whole->body;
+  json answer = json::parse(whole->body);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 24);
+  auto streamed = stream_text(c, completion("Once upon a time", 24));
+  EXPECT_TRUE(streamed.second);
+  EXPECT_EQ(streamed.first, answer["choices"][0]["text"].get<std::string>());
+
+  // One process with EP 1 and no drafts gives the same text as prefill here, two decode ranks there.
+  auto alone = troupe({"generate", "--model", tiny, "--prompt", "Once upon a time", "--max-tokens", "24", "--temperature", "0.8", "--seed", "5",
+                       "--ignore-eos", "--no-speculation", "--json"});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(json::parse(alone.out)["text"].get<std::string>(), streamed.first);
+
+  auto chat = troupe({"chat", "--run-dir", c.run_dir(), "--once", "hello", "--max-tokens", "8", "--temperature", "0"});
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_GT(chat.out.size(), 1u);
+
+  auto status = troupe({"status", "--run-dir", c.run_dir(), "--json"});
+  EXPECT_EQ(status.code, 0) << status.err;
+  json j = json::parse(status.out);
+  EXPECT_TRUE(j["complete"]);
+  EXPECT_EQ(j["nodes"].size(), 5u);
+
+  auto second = troupe({"up", "-c", std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml", "--run-dir", c.run_dir()});
+  EXPECT_EQ(second.code, 3);
+  EXPECT_THAT(second.err, HasSubstr("already (pid " + std::to_string(c.pid()) + ")"));
+
+  EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
+  EXPECT_THAT(c.left_over(), IsEmpty());
+  EXPECT_EQ(shared_memory_names(), before);
+  EXPECT_EQ(node::read_cluster_file(c.run_dir()).error().code, errc::not_found);
+}
+
+TEST(up, a_stream_that_runs_is_finished_before_the_end) {
+  live_cluster c;
+  ASSERT_TRUE(c.ready) << c.output();
+  bool told = false;
+  size_t chunks = 0;
+  std::string finish;
+  json body = completion("Once upon a time", 400);
+  body["stream"] = true;
+  auto r = cli::fetch_stream(request(c, "/v1/completions", body), [&](std::string_view data) {
+    if (!std::exchange(told, true)) kill(c.pid(), SIGINT);
+    json j = json::parse(data);
+    ++chunks;
+    if (j.contains("error")) finish = j.dump();
+    else if (!j["choices"].empty() && !j["choices"][0]["finish_reason"].is_null()) finish = j["choices"][0]["finish_reason"];
+    return true;
+  });
+  EXPECT_TRUE(r) << r.error().message;
+  EXPECT_EQ(finish, "length");
+  EXPECT_GT(chunks, 10u);
+  EXPECT_EQ(c.wait(), 0) << c.output();
+  EXPECT_THAT(c.left_over(), IsEmpty());
+}
+
+TEST(up, a_dead_rank_ends_the_cluster_with_a_message) {
+  auto before = shared_memory_names();
+  live_cluster c;
+  ASSERT_TRUE(c.ready) << c.output();
+  kill(c.pid_of("decode-0.1"), SIGKILL);
+  EXPECT_EQ(c.wait(), 1);
+  EXPECT_THAT(c.output(), HasSubstr("the process decode-0.1 ended unexpectedly (signal 9 (Killed))"));
+  EXPECT_THAT(c.left_over(), IsEmpty());
+  EXPECT_EQ(shared_memory_names(), before);
+}
+
+TEST(up, children_follow_a_killed_supervisor) {
+  auto before = shared_memory_names();
+  live_cluster c;
+  ASSERT_TRUE(c.ready) << c.output();
+  EXPECT_EQ(c.stop(SIGKILL), 128 + SIGKILL);
+  EXPECT_THAT(c.left_over(), IsEmpty());
+  EXPECT_EQ(shared_memory_names(), before);
+}
+
+TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
+  std::string text;
+  const std::vector<std::vector<std::string>> layouts{
+      {"transport.shared_memory=false"}, {"decode.ep=1", "engine.isa=portable"}, {"prefill.ranks=2", "prefill.ep=2", "engine.speculation=false", "decode.threads=2"}};
+  for (const auto& layout : layouts) {
+    live_cluster c(layout);
+    ASSERT_TRUE(c.ready) << c.output();
+    auto got = stream_text(c, completion("Same tokens, any layout", 20));
+    EXPECT_TRUE(got.second);
+    if (text.empty()) text = got.first;
+    EXPECT_EQ(got.first, text) << layout[0];
+    EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
+  }
+}
+
+TEST(up, a_model_that_is_not_there_is_named_and_everything_stops) {
+  live_cluster c({"model.path=/nonexistent/model"});
+  EXPECT_FALSE(c.ready);
+  EXPECT_EQ(c.wait(), 3);
+  EXPECT_THAT(c.output(), HasSubstr("/nonexistent/model"));
+  EXPECT_THAT(c.left_over(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace troupe::tests
