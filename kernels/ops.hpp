@@ -34,6 +34,8 @@ enum class weight_format : uint8_t {
 };
 
 /// A matrix [rows = outputs, cols = inputs] in place in the checkpoint. A vector has rows == 1. Data may be unaligned.
+/// cols is a multiple of 16, for fp8_row and mxfp4 of 32 (the loader refuses other sizes). A scale of an fp8 format above
+/// 2^119 counts as 2^119.
 struct weight {
   const void* data = nullptr;
   const uint8_t* scale = nullptr;

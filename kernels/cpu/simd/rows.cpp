@@ -12,7 +12,6 @@ void rms_norm_as(const float* x, const weight& w, float r, float* y) {
   row_reader<F> row(w, 0);
   const vec rs = set1(r);
   for (uint32_t k = 0; k < w.cols; k += 16) {
-    if (k % 32 == 0) row.next(k);
     store(y + k, mul(mul(load(x + k), rs), row.get(k)));
   }
 }
@@ -153,10 +152,6 @@ float engram_dot(const float* x, const float* key, const weight& q_weight, const
   row_reader<F> q(q_weight, stream), k(k_weight, stream);
   vec acc = zero();
   for (uint32_t i = 0; i < q_weight.cols; i += 16) {
-    if (i % 32 == 0) {
-      q.next(i);
-      k.next(i);
-    }
     acc = fma(mul(load(x + i), mul(q.get(i), k.get(i))), load(key + i), acc);
   }
   return sum(acc);

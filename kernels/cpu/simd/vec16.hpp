@@ -14,6 +14,7 @@
 //   largest             the maximum lane (no NaN expected)
 //   load_bf16           16 bf16
 //   load_e4m3           16 e4m3 codes, each times 2^-8 (exact; so that the path through half precision needs no fix-up)
+//   load_e4m3_pair      32 of them
 //   load_e2m1(p, t)     16 e2m1 codes from 8 bytes, low nibble first, times the scale of t = e2m1_table(scale)
 #pragma once
 

@@ -98,6 +98,10 @@ inline vec load_e4m3(const uint8_t* p) {
   const __m256i h = _mm256_or_si256(shifted, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
+inline void load_e4m3_pair(const uint8_t* p, vec& a, vec& b) {
+  a = load_e4m3(p);
+  b = load_e4m3(p + 16);
+}
 /// The eight magnitudes times scale, twice: lookups take three bits of index, the sign is applied by hand.
 inline vec e2m1_table(float scale) {
   const __m256 t = _mm256_mul_ps(_mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), _mm256_set1_ps(scale));

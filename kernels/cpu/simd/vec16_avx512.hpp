@@ -90,6 +90,15 @@ inline vec load_e4m3(const uint8_t* p) {
   const __m256i h = _mm256_or_si256(shifted, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
   return {_mm512_cvtph_ps(h)};
 }
+inline void load_e4m3_pair(const uint8_t* p, vec& a, vec& b) {
+  const __m512i c = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i shifted = _mm512_and_si512(_mm512_slli_epi16(c, 7), _mm512_set1_epi16(int16_t(0xbfff)));
+  const __m512i magnitude = _mm512_set1_epi16(0x3f80);
+  const __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(shifted, magnitude), magnitude);
+  const __m512i h = _mm512_mask_mov_epi16(shifted, nan, _mm512_set1_epi16(0x7e00));
+  a = {_mm512_cvtph_ps(_mm512_castsi512_si256(h))};
+  b = {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))};
+}
 inline vec e2m1_table(float scale) {
   const __m512 t = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
                                   -3.0f, -4.0f, -6.0f);

@@ -165,6 +165,10 @@ inline vec load_e4m3(const uint8_t* p) {
   }
   return from_bits(r);
 }
+inline void load_e4m3_pair(const uint8_t* p, vec& a, vec& b) {
+  a = load_e4m3(p);
+  b = load_e4m3(p + 16);
+}
 inline vec e2m1_table(float scale) {
   const vec t = {
       {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f}};

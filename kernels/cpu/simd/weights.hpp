@@ -25,60 +25,92 @@ struct scale_table {
 inline constexpr scale_table<0> scales_plain;
 inline constexpr scale_table<8> scales_e4m3;  // undoes the 2^-8 of load_e4m3; scales above 2^119 count as 2^119
 
-/// A cursor over one row of a matrix, 32 columns at a time: next(k) readies columns [k, k + 32), get(k) and get(k + 16)
-/// are its two vectors. Rows of fp8 and float formats may end in the middle of 32.
+/// One storage format: where a row lies, and how 32 columns of it (or the 16 that may be left) become float vectors.
 template <weight_format F>
-struct row_reader;
+struct storage;
 
 template <>
-struct row_reader<weight_format::f32> {
-  const float* p;
-  row_reader() = default;
-  row_reader(const weight& w, uint32_t row) : p(static_cast<const float*>(w.data) + size_t(row) * w.cols) {}
-  void next(uint32_t) {}
-  vec get(uint32_t k) const { return load(p + k); }
-};
-
-template <>
-struct row_reader<weight_format::bf16> {
-  const uint16_t* p;
-  row_reader() = default;
-  row_reader(const weight& w, uint32_t row) : p(static_cast<const uint16_t*>(w.data) + size_t(row) * w.cols) {}
-  void next(uint32_t) {}
-  vec get(uint32_t k) const { return load_bf16(p + k); }
-};
-
-template <>
-struct row_reader<weight_format::fp8_block> {
-  const uint8_t* p;
-  const uint8_t* s;
-  vec scale;
-  row_reader() = default;
-  row_reader(const weight& w, uint32_t row)
-      : p(static_cast<const uint8_t*>(w.data) + size_t(row) * w.cols),
-        s(w.scale + size_t(row / 32) * ((w.cols + 31) / 32)) {}
-  void next(uint32_t k) { scale = set1(scales_e4m3[s[k / 32]]); }
-  vec get(uint32_t k) const { return mul(load_e4m3(p + k), scale); }
-};
-
-template <>
-struct row_reader<weight_format::fp8_row> : row_reader<weight_format::fp8_block> {
-  row_reader() = default;
-  row_reader(const weight& w, uint32_t row) : row_reader<weight_format::fp8_block>(w, row) {
-    s = w.scale + size_t(row) * (w.cols / 32);
+struct storage<weight_format::f32> {
+  static constexpr uint32_t block_bytes = 128;  // of 32 columns
+  static size_t row_bytes(uint32_t cols) { return size_t(cols) * 4; }
+  static constexpr bool scaled = false;
+  static void read(const uint8_t* p, const uint8_t*, vec& a, vec& b) {
+    a = read_half(p, nullptr);
+    b = read_half(p + 64, nullptr);
   }
+  static vec read_half(const uint8_t* p, const uint8_t*) { return load(reinterpret_cast<const float*>(p)); }
 };
 
 template <>
-struct row_reader<weight_format::mxfp4> {
-  const uint8_t* p;
-  const uint8_t* s;
-  vec table;
-  row_reader() = default;
-  row_reader(const weight& w, uint32_t row)
-      : p(static_cast<const uint8_t*>(w.data) + size_t(row) * (w.cols / 2)), s(w.scale + size_t(row) * (w.cols / 32)) {}
-  void next(uint32_t k) { table = e2m1_table(scales_plain[s[k / 32]]); }
-  vec get(uint32_t k) const { return load_e2m1(p + k / 2, table); }
+struct storage<weight_format::bf16> {
+  static constexpr uint32_t block_bytes = 64;
+  static size_t row_bytes(uint32_t cols) { return size_t(cols) * 2; }
+  static constexpr bool scaled = false;
+  static void read(const uint8_t* p, const uint8_t*, vec& a, vec& b) {
+    a = load_bf16(p);
+    b = load_bf16(p + 32);
+  }
+  static vec read_half(const uint8_t* p, const uint8_t*) { return load_bf16(p); }
+};
+
+template <>
+struct storage<weight_format::fp8_block> {
+  static constexpr uint32_t block_bytes = 32;
+  static size_t row_bytes(uint32_t cols) { return cols; }
+  static constexpr bool scaled = true;
+  static constexpr uint32_t rows_per_scale = 32;
+  static size_t scale_bytes(uint32_t cols) { return (cols + 31) / 32; }  // of a row of scales
+  static void read(const uint8_t* p, const uint8_t* s, vec& a, vec& b) {
+    load_e4m3_pair(p, a, b);
+    const vec scale = set1(scales_e4m3[*s]);
+    a = mul(a, scale);
+    b = mul(b, scale);
+  }
+  static vec read_half(const uint8_t* p, const uint8_t* s) { return mul(load_e4m3(p), set1(scales_e4m3[*s])); }
+};
+
+template <>
+struct storage<weight_format::fp8_row> : storage<weight_format::fp8_block> {
+  static constexpr uint32_t rows_per_scale = 1;
+};
+
+template <>
+struct storage<weight_format::mxfp4> {
+  static constexpr uint32_t block_bytes = 16;
+  static size_t row_bytes(uint32_t cols) { return cols / 2; }
+  static constexpr bool scaled = true;
+  static constexpr uint32_t rows_per_scale = 1;
+  static size_t scale_bytes(uint32_t cols) { return cols / 32; }
+  static void read(const uint8_t* p, const uint8_t* s, vec& a, vec& b) {
+    const vec table = e2m1_table(scales_plain[*s]);
+    a = load_e2m1(p, table);
+    b = load_e2m1(p + 8, table);
+  }
+  static vec read_half(const uint8_t* p, const uint8_t* s) { return load_e2m1(p, e2m1_table(scales_plain[*s])); }
+};
+
+/// First byte of a row, and of its scales.
+template <weight_format F>
+const uint8_t* row_data(const weight& w, uint32_t row) {
+  return static_cast<const uint8_t*>(w.data) + row * storage<F>::row_bytes(w.cols);
+}
+template <weight_format F>
+const uint8_t* row_scale(const weight& w, uint32_t row) {
+  if constexpr (!storage<F>::scaled) {
+    return nullptr;
+  } else {
+    return w.scale + row / storage<F>::rows_per_scale * storage<F>::scale_bytes(w.cols);
+  }
+}
+
+/// 16 columns from `k` (a multiple of 16) of one row, for kernels where the row is not the hot part.
+template <weight_format F>
+struct row_reader {
+  const uint8_t *p, *s;
+  row_reader(const weight& w, uint32_t row) : p(row_data<F>(w, row)), s(row_scale<F>(w, row)) {}
+  vec get(uint32_t k) const {
+    return storage<F>::read_half(p + k / 16 * (storage<F>::block_bytes / 2), storage<F>::scaled ? s + k / 32 : nullptr);
+  }
 };
 
 }  // namespace troupe::kernels::cpu::TROUPE_ISA
