@@ -31,6 +31,7 @@ struct source_plan {
   uint32_t main_offset = 0, key_offset = 0;  // in the page
 };
 
+/// What follows from a configuration: kinds of layers, sources, record and page sizes.
 struct model_plan {
   std::vector<layer_plan> layers;
   std::vector<source_plan> sources;

@@ -26,10 +26,12 @@ struct layer_weights {
   expert_weights shared;
 };
 
+/// Tensors of one Engram layer, in place in the checkpoint.
 struct engram_weights {
   weight table, wkv, q_weight, k_weight;
 };
 
+/// Tensors of the drafter, in place in the checkpoint.
 struct draft_weights {
   std::vector<layer_weights> blocks;  // empty: no drafter
   weight main_proj, main_norm, norm, markov_embed, markov_head, confidence;
