@@ -191,7 +191,8 @@ class director_state {
       auto it = members_.find(s.node);
       if (it == members_.end()) continue;
       for (const auto& r : it->second.entry.roles)
-        if (r.assignment == s.assignment && !r.ep_address.empty() && r.state != role_state::failed)
+        if (r.assignment == s.assignment && !r.ep_address.empty() && r.state != role_state::failed &&
+            r.state != role_state::drained)
           now_there.push_back({s.assignment.index, s.node, it->second.entry.inc, r.ep_address});
     }
     auto& g = groups_[w.group];

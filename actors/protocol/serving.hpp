@@ -145,11 +145,11 @@ struct scheduler_report {
   uint32_t waiting = 0, running = 0, closing = 0, unacknowledged = 0;
   uint32_t pages_total = 0, pages_free = 0, pages_reserved = 0;
   uint64_t steps = 0, prompt_rows = 0, tokens = 0, drafted = 0, accepted = 0, finished = 0, cancelled = 0, failed = 0,
-           refused = 0, resent = 0;
+           refused = 0, preempted = 0, resent = 0;
   std::vector<std::string> reasons;  // of the latest decisions, oldest first, at most 16
   bool operator==(const scheduler_report&) const = default;
 };
 TROUPE_FIELDS(scheduler_report, state, waiting, running, closing, unacknowledged, pages_total, pages_free, pages_reserved,
-              steps, prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused, resent, reasons)
+              steps, prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused, preempted, resent, reasons)
 
 }  // namespace troupe::actors

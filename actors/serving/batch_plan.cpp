@@ -77,6 +77,7 @@ batch::planned batch::plan() {
     auto& s = at(who[i]);
     if (s.at != phase::running) continue;
     s.preempted = true;
+    ++counters_.preempted;
     leave(who[i]);
   }
 

@@ -108,6 +108,7 @@ class rank_state {
     const bool can = state_ == role_state::waiting || state_ == role_state::ready;
     if (!can || regrouping_ || address_.empty() || wanted_.epoch <= group_) return;
     regrouping_ = true;
+    regrouping_to_ = wanted_;
     interface me = caf::actor_cast<interface>(self_);
     options_.host->regroup(wanted_, [me, epoch = wanted_.epoch](result<void> r) {
       post(me, engine_grouped{r ? status{} : to_status(r.error()), epoch});
@@ -126,11 +127,12 @@ class rank_state {
       return;
     }
     group_ = m.group;
+    view_ = regrouping_to_;
     auto* engine = options_.host->engine();
     TROUPE_CHECK(engine != nullptr, "the host has no engine after a regroup");
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
-    set_state(role_state::ready, fmt::format("group {} view {}, {} of {} ranks", wanted_.group, group_.value,
-                                             wanted_.members.size(), wanted_.ranks));
+    set_state(role_state::ready, fmt::format("group {} view {}, {} of {} ranks", view_.group, group_.value,
+                                             view_.members.size(), view_.ranks));
     try_regroup();
   }
 
@@ -187,6 +189,7 @@ class rank_state {
   }
 
   void stepped(const kernels::step_result& r) {
+    if (r.plan == 0) return group_failed(r);  // the group failed while no plan of this rank was running
     TROUPE_CHECK(!plans_.empty() && plans_.front().id == r.plan, "result of plan {}, expected {}", r.plan,
                  plans_.empty() ? 0 : plans_.front().id);
     ++steps_;
@@ -211,12 +214,18 @@ class rank_state {
     }
     tell(self_, scheduler_, step_done{group_, r, pool_->free()});
     flush_rejected();
-    if (r.failure != errc{} && state_ == role_state::ready) {
-      if (!r.suspects.empty())
-        tell(self_, options_.agent, suspects_found{options_.assignment.group, group_, r.suspects});
-      set_state(role_state::waiting, fmt::format("step {}: {}: {}", r.step, to_string(r.failure), r.failure_text));
-      try_regroup();
-    }
+    if (r.failure != errc{}) group_failed(r);
+  }
+
+  // The engine counts the ranks of its view; the director knows them by their index in the whole group.
+  void group_failed(const kernels::step_result& r) {
+    if (r.failure == errc{} || state_ != role_state::ready) return;
+    suspects_found found{options_.assignment.group, group_, {}};
+    for (uint32_t i : r.suspects)
+      if (i < view_.members.size()) found.ranks.push_back(view_.members[i].rank);
+    if (!found.ranks.empty()) tell(self_, options_.agent, std::move(found));
+    set_state(role_state::waiting, fmt::format("step {}: {}: {}", r.step, to_string(r.failure), r.failure_text));
+    try_regroup();
   }
 
   void add(const kernels::step_times& t) {
@@ -263,7 +272,8 @@ class rank_state {
   role_state state_ = role_state::starting;
   std::string text_, address_;
   group_view wanted_;       // the newest view with this rank
-  group_epoch group_;       // that the engine runs
+  group_view regrouping_to_, view_;  // the one under way, the one that the engine runs
+  group_epoch group_;       // of view_
   bool regrouping_ = false;
   std::unique_ptr<kernels::page_pool> pool_;
   std::map<kernels::slot_id, std::vector<kernels::page_id>> slots_;  // open slots and their pages

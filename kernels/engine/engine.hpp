@@ -117,7 +117,8 @@ struct step_times {
   bool operator==(const step_times&) const = default;
 };
 
-/// One per step that had rows of this rank, and one for every plan that only opened or closed slots.
+/// One per step that had rows of this rank, and one for every plan that only opened or closed slots. Plan 0: the group
+/// failed while no plan of this rank was running or waiting.
 struct step_result {
   uint64_t plan = 0;
   uint64_t step = 0;        // the group's step number
@@ -130,7 +131,7 @@ struct step_result {
                             // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
   bool applied = true;      // with failure: the plan had begun, so its closes, opens and pages took effect
   std::string failure_text;
-  std::vector<uint32_t> suspects;  // ranks of the group that did not show up, with peer_lost
+  std::vector<uint32_t> suspects;  // ranks of the running group that did not show up, with peer_lost
   bool operator==(const step_result&) const = default;
 };
 

@@ -42,11 +42,12 @@ class sim_cluster::factory final : public role_factory {
     } else {
       auto missing = [&net = *cluster_.net_, self = v.index](const group_view& view) {
         std::vector<uint32_t> gone;
-        for (auto& m : view.members) {  // an address is "node name/incarnation of the virtual node"
+        for (uint32_t i = 0; i < view.members.size(); ++i) {  // as an engine counts them
+          const auto& m = view.members[i];  // an address is "node name/incarnation of the virtual node"
           const auto slash = m.ep_address.find('/');
           const size_t n = net.find(m.ep_address.substr(0, slash));
           if (n != self && (!net.up(n) || std::to_string(net.incarnation(n)) != m.ep_address.substr(slash + 1)))
-            gone.push_back(m.rank);
+            gone.push_back(i);
         }
         return gone;
       };

@@ -51,6 +51,24 @@ class stand_in_engine final : public kernels::engine {
   stand_in_engine(sim::agenda& a, const stand_in_options& o, sink s, alive_fn missing)
       : agenda_(a), options_(o), sink_(std::move(s)), missing_(std::move(missing)) {}
 
+  /// From now on a missing peer is noticed without a plan of this rank too, as a standing participant notices it.
+  void notice_when_idle() {
+    agenda_.after(options_.deadline / 4, [this, stopped = stopped_] {
+      if (*stopped) return;
+      if (!busy_ && !failed_) {
+        if (auto gone = missing_(); !gone.empty()) {
+          failed_ = true;
+          kernels::step_result r;
+          r.failure = errc::peer_lost;
+          r.applied = false;
+          r.suspects = gone;
+          sink_(std::move(r));
+        }
+      }
+      notice_when_idle();
+    });
+  }
+
   const kernels::model_facts& facts() const override { return options_.facts; }
   const kernels::engine_limits& limits() const override { return options_.limits; }
 
@@ -235,10 +253,12 @@ class stand_in_host final : public rank_host {
   void regroup(const group_view& view, std::function<void(result<void>)> done) override {
     later(options_.regroup, [this, view, done] {
       view_ = view;
-      if (!engine_)
+      if (!engine_) {
         engine_ = std::make_unique<stand_in_engine>(agenda_, options_, sink_, [this] { return missing_(view_); });
-      else
+        engine_->notice_when_idle();
+      } else {
         (void)engine_->regroup(nullptr, {});
+      }
       done({});
     });
   }

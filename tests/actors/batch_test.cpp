@@ -1,0 +1,405 @@
+// The batch by hand: every state of a sequence x every way to end it leaves nothing behind (the aborts that leak in other
+// systems: while queued, while a chunk runs, while pages are taken away, after the end, after a failed step).
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+
+#include "actors/serving/batch.hpp"
+#include "kernels/engine/page_pool.hpp"
+#include "tests/actors/stand_in.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using kernels::finish_reason;
+
+/// A batch, the stand-in engine, and the rank's page book-keeping between them, stepped by the test.
+struct bench {
+  explicit bench(role what = role::decode, uint32_t pages = 48, uint32_t queue = 16) : b(what, queue, 8) {
+    options.limits.pages = pages;
+    engine = std::make_unique<stand_in_engine>(
+        agenda, options, [this](kernels::step_result r) { results.push_back(std::move(r)); },
+        [this] { return peer_missing ? std::vector<uint32_t>{1} : std::vector<uint32_t>{}; });
+    pool = std::make_unique<kernels::page_pool>(pages);
+    b.configure(options.facts, options.limits);
+  }
+
+  enqueue_reply add(uint64_t request, uint32_t prompt, uint32_t max_tokens, uint32_t attempt = 1, uint32_t front = 1) {
+    enqueue_request r;
+    r.request = request_number{request};
+    r.attempt = attempt;
+    r.tokens.assign(prompt, 5);
+    r.prompt_length = prompt;
+    r.sampling.seed = request;
+    r.stop.max_tokens = max_tokens;
+    r.stop.ignore_eos = true;
+    return b.enqueue(front, r, true);
+  }
+
+  /// Hands every plan that is possible to the engine.
+  void plan() {
+    for (auto next = b.plan(); next.any; next = b.plan()) {
+      std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>> given;
+      for (size_t i = 0; i < next.grow.size(); ++i) {
+        auto& s = next.plan.sequences[i];
+        if (next.grow[i] == 0) continue;
+        auto pages = pool->take(next.grow[i]);
+        ASSERT_TRUE(pages) << "the batch promised more pages than there are";
+        s.pages = *pages;
+        given.emplace_back(s.slot, *pages);
+      }
+      const auto id = next.plan.id;
+      if (engine->submit(std::move(next.plan))) {
+        of_plan[id] = given;
+        continue;
+      }
+      for (auto& [slot, pages] : given) pool->release(pages, kernels::page_owner::request);
+      kernels::step_result r;  // as the rank does: behind the results of the plans before it
+      r.plan = id;
+      r.plan_done = true;
+      r.applied = false;
+      r.failure = errc::stale;
+      rejected.push_back(r);
+    }
+  }
+
+  void apply(const kernels::step_result& r) {
+    auto given = std::move(of_plan[r.plan]);
+    of_plan.erase(r.plan);
+    for (auto& [slot, pages] : given) {
+      if (r.applied)
+        of_slot[slot].insert(of_slot[slot].end(), pages.begin(), pages.end());
+      else
+        pool->release(pages, kernels::page_owner::request);
+    }
+    for (auto slot : r.closed) {
+      pool->release(of_slot[slot], kernels::page_owner::request);
+      of_slot.erase(slot);
+    }
+    b.apply(r);
+    for (auto& [front, item] : b.take_output()) items.push_back(item);
+    scheduler_report report;
+    b.describe(report);  // checks free + reserved = total
+  }
+
+  /// One step of the engine and its results.
+  bool step() {
+    if (agenda.empty()) return false;
+    agenda.run_next();
+    while (!results.empty()) {
+      auto r = std::move(results.front());
+      results.pop_front();
+      apply(r);
+    }
+    if (of_plan.empty())
+      for (; !rejected.empty(); rejected.pop_front()) apply(rejected.front());
+    return true;
+  }
+
+  /// Plans and steps until nothing moves; everything that ended is acknowledged.
+  void finish() {
+    for (int i = 0; i < 5000; ++i) {
+      plan();
+      for (auto& [front, item] : b.take_output()) items.push_back(item);
+      for (auto& item : items)
+        b.acknowledge(1, {item.request, item.attempt, item.first_position + static_cast<uint32_t>(item.tokens.size()), item.last()});
+      if (!step() && !b.plans_out()) break;
+    }
+  }
+
+  void expect_empty() {
+    EXPECT_TRUE(b.idle());
+    scheduler_report r;
+    b.describe(r);
+    EXPECT_EQ(r.pages_free, r.pages_total);
+    EXPECT_EQ(pool->free(), pool->total());
+    EXPECT_EQ(r.waiting + r.running + r.closing + r.unacknowledged, 0u);
+  }
+
+  std::vector<stream_item> items_of(uint64_t request, uint32_t attempt = 1) const {
+    std::vector<stream_item> out;
+    for (auto& i : items)
+      if (i.request.value == request && i.attempt == attempt) out.push_back(i);
+    return out;
+  }
+
+  sim::agenda agenda{1};
+  stand_in_options options;
+  std::deque<kernels::step_result> results, rejected;
+  bool peer_missing = false;
+  std::unique_ptr<stand_in_engine> engine;
+  std::unique_ptr<kernels::page_pool> pool;
+  std::map<uint64_t, std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>>> of_plan;
+  std::map<kernels::slot_id, std::vector<kernels::page_id>> of_slot;
+  std::vector<stream_item> items;
+  batch b;
+};
+
+void expect_tokens(const bench& t, uint64_t request, uint32_t prompt, uint32_t count) {
+  SCOPED_TRACE("request " + std::to_string(request));
+  uint32_t at = prompt;
+  int ends = 0;
+  for (auto& i : t.items_of(request)) {
+    EXPECT_EQ(ends, 0) << "an item after the end";
+    EXPECT_EQ(i.first_position, at);
+    for (auto token : i.tokens) EXPECT_EQ(token, token_at(request, at++));
+    ends += i.last();
+  }
+  EXPECT_EQ(ends, 1);
+  EXPECT_EQ(at, prompt + count);
+}
+
+TEST(batch, mixed_requests_finish) {
+  bench t;
+  for (uint64_t r = 1; r <= 12; ++r) EXPECT_TRUE(t.add(r, static_cast<uint32_t>(r * 9), 20).outcome.ok());
+  t.finish();
+  for (uint64_t r = 1; r <= 12; ++r) expect_tokens(t, r, static_cast<uint32_t>(r * 9), 20);
+  t.expect_empty();
+}
+
+TEST(batch, a_small_pool_preempts_and_everything_still_finishes) {
+  bench t(role::decode, 9);
+  for (uint64_t r = 1; r <= 8; ++r) EXPECT_TRUE(t.add(r, 20, 60).outcome.ok());
+  t.finish();
+  for (uint64_t r = 1; r <= 8; ++r) expect_tokens(t, r, 20, 60);
+  scheduler_report report;
+  t.b.describe(report);
+  EXPECT_GT(report.preempted, 0u) << "the pool was meant to be too small";
+  t.expect_empty();
+}
+
+TEST(batch, plans_ahead_while_a_step_runs) {
+  bench t;
+  t.add(1, 10, 30);
+  t.plan();
+  EXPECT_EQ(t.b.plans_out(), 2u);  // the prompt, and the first decode step behind it
+  t.finish();
+  expect_tokens(t, 1, 10, 30);
+}
+
+TEST(batch, prefill_hands_over_after_one_token) {
+  bench t(role::prefill);
+  t.add(1, 70, 30);
+  t.add(2, 10, 1);
+  t.finish();
+  auto items = t.items_of(1);
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].handoff.kind, handoff_kind::recompute);
+  EXPECT_EQ(items[0].tokens, std::vector<kernels::token_id>{token_at(1, 70)});
+  ASSERT_EQ(t.items_of(2).size(), 1u);
+  EXPECT_EQ(t.items_of(2)[0].finish, finish_reason::length);
+  t.expect_empty();
+}
+
+TEST(batch, refusals) {
+  bench t(role::decode, 8, 2);
+  EXPECT_EQ(t.add(1, 0, 5).outcome.code, errc::invalid_argument);
+  EXPECT_EQ(t.add(1, 512, 5).outcome.code, errc::invalid_argument);
+  EXPECT_EQ(t.add(1, 200, 5).outcome.code, errc::invalid_argument) << "can never fit the pool";
+  EXPECT_EQ(t.add(1, 5, 0).outcome.code, errc::invalid_argument);
+  EXPECT_TRUE(t.add(1, 5, 5).outcome.ok());
+  EXPECT_TRUE(t.add(1, 5, 5).outcome.ok()) << "the same attempt again is the same request";
+  EXPECT_TRUE(t.add(2, 5, 5).outcome.ok());
+  auto full = t.add(3, 5, 5);
+  EXPECT_EQ(full.outcome.code, errc::exhausted);
+  EXPECT_GT(full.retry_after_ms, 0u);
+  EXPECT_TRUE(t.add(2, 5, 5, 7).outcome.ok()) << "a newer attempt takes the older one's place";
+  EXPECT_EQ(t.add(2, 5, 5, 6).outcome.code, errc::stale);
+  t.finish();
+  expect_tokens(t, 1, 5, 5);
+  t.expect_empty();
+}
+
+TEST(batch, unacknowledged_tokens_come_again) {
+  bench t;
+  t.add(1, 10, 8);
+  for (int i = 0; i < 50; ++i) {
+    t.plan();
+    t.step();
+  }
+  EXPECT_TRUE(t.b.overdue(1).empty()) << "first look";
+  auto again = t.b.overdue(1);
+  EXPECT_EQ(again, t.items_of(1));
+  EXPECT_FALSE(t.b.idle());
+  // Acknowledging a middle position drops what lies before it, the end stays.
+  t.b.acknowledge(1, {request_number{1}, 1, 14, false});
+  for (auto& i : t.b.overdue(1)) EXPECT_GT(i.first_position + i.tokens.size(), 14u);
+  t.b.acknowledge(1, {request_number{1}, 1, 18, false});
+  EXPECT_TRUE(t.b.has_unacknowledged()) << "the end has not been acknowledged";
+  t.b.acknowledge(1, {request_number{1}, 1, 18, true});
+  t.finish();
+  t.expect_empty();
+}
+
+// -- states x ends --------------------------------------------------------------------------------------------------
+
+constexpr uint64_t victim = 3;  // with neighbours 1 and 2 (older) and 4 (younger)
+
+struct state {
+  const char* name;
+  std::function<void(bench&)> reach;
+};
+
+void crowd(bench& t) {
+  t.add(1, 30, 25);
+  t.add(2, 20, 25);
+  t.add(victim, 60, 25);
+  t.add(4, 20, 25);
+}
+
+void steps(bench& t, int n) {
+  for (int i = 0; i < n; ++i) {
+    t.plan();
+    t.step();
+  }
+}
+
+void until_token(bench& t, size_t count) {
+  for (int i = 0; i < 400; ++i) {
+    size_t have = 0;
+    for (auto& item : t.items_of(victim)) have += item.tokens.size();
+    if (have >= count) return;
+    steps(t, 1);
+  }
+  FAIL() << "no " << count << " tokens";
+}
+
+void fail_step(bench& t) {
+  t.peer_missing = true;
+  t.plan();
+  while (t.b.plans_out() > 0 && t.step()) {
+  }
+  t.peer_missing = false;
+  (void)t.engine->regroup(nullptr, {});
+}
+
+const state states[] = {
+    {"waiting", [](bench& t) { crowd(t); }},
+    {"opened in a plan that has not run", [](bench& t) { crowd(t); t.plan(); }},
+    {"in the middle of its prompt", [](bench& t) { crowd(t); steps(t, 3); }},
+    {"in the middle of its prompt, plans out", [](bench& t) { crowd(t); steps(t, 3); t.plan(); }},
+    {"first token", [](bench& t) { crowd(t); until_token(t, 1); }},
+    {"decoding, plans out", [](bench& t) { crowd(t); until_token(t, 5); t.plan(); }},
+    {"last token under way", [](bench& t) { crowd(t); until_token(t, 22); t.plan(); }},
+    {"finished, slot not closed", [](bench& t) { crowd(t); until_token(t, 25); }},
+    {"finished, close planned", [](bench& t) { crowd(t); until_token(t, 25); t.plan(); }},
+    {"finished, not acknowledged", [](bench& t) { crowd(t); until_token(t, 25); steps(t, 60); }},
+    {"preempted", [](bench& t) {
+       crowd(t);
+       for (int i = 0; i < 400; ++i) {
+         scheduler_report r;
+         t.b.describe(r);
+         if (r.preempted > 0) return;
+         t.plan();
+         t.b.describe(r);
+         if (r.preempted > 0) return;
+         t.step();
+       }
+     }},
+    {"preempted, waiting again", [](bench& t) {
+       crowd(t);
+       for (int i = 0; i < 400; ++i) {
+         scheduler_report r;
+         t.b.describe(r);
+         if (r.preempted > 0 && r.waiting > 0) return;
+         steps(t, 1);
+       }
+     }},
+    {"a chunk failed", [](bench& t) { crowd(t); steps(t, 2); fail_step(t); }},
+    {"a decode step failed", [](bench& t) { crowd(t); until_token(t, 4); fail_step(t); }},
+    {"a step failed just after it was opened", [](bench& t) { crowd(t); fail_step(t); }},
+    {"a step failed while it closes", [](bench& t) { crowd(t); until_token(t, 25); fail_step(t); }},
+};
+
+struct ending {
+  const char* name;
+  bool ends_neighbours;
+  std::function<void(bench&)> act;
+};
+
+const ending endings[] = {
+    {"cancel", false, [](bench& t) { t.b.cancel({1, request_number{victim}, 1}); }},
+    {"cancel twice", false, [](bench& t) {
+       t.b.cancel({1, request_number{victim}, 1});
+       t.b.cancel({1, request_number{victim}, 1});
+     }},
+    {"newer attempt", false, [](bench& t) { EXPECT_TRUE(t.add(victim, 60, 25, 2).outcome.ok()); }},
+    {"front gone", true, [](bench& t) { t.b.drop_front(1); }},
+    {"everything failed", true, [](bench& t) { t.b.fail_all(errc::peer_lost, "test"); }},
+    {"step fails, then cancel", false, [](bench& t) {
+       fail_step(t);
+       t.b.cancel({1, request_number{victim}, 1});
+     }},
+    {"cancel, then step fails", false, [](bench& t) {
+       t.b.cancel({1, request_number{victim}, 1});
+       fail_step(t);
+     }},
+    {"everything failed, then step fails", true, [](bench& t) {
+       t.b.fail_all(errc::peer_lost, "test");
+       fail_step(t);
+     }},
+};
+
+TEST(batch, every_state_times_every_end) {
+  for (const auto& s : states) {
+    for (const auto& e : endings) {
+      for (auto what : {role::decode, role::prefill}) {
+        if (what == role::prefill && std::string(s.name).find("token") != std::string::npos) continue;
+        if (what == role::prefill && std::string(s.name).find("decod") != std::string::npos) continue;
+        if (what == role::prefill && std::string(s.name).find("inish") != std::string::npos) continue;
+        if (what == role::prefill && std::string(s.name).find("closes") != std::string::npos) continue;
+        SCOPED_TRACE(std::string(s.name) + " / " + e.name + " / " + to_string(what));
+        const bool small = std::string(s.name).find("preempted") != std::string::npos;
+        bench t(what, small ? 8 : 48);
+        s.reach(t);
+        if (::testing::Test::HasFatalFailure()) return;
+        const auto before = t.items_of(victim).size();
+        e.act(t);
+        t.finish();
+        const auto after = t.items_of(victim);
+        int ends = 0;
+        for (auto& i : after) ends += i.last();
+        EXPECT_LE(ends, 1);
+        if (std::string(e.name) == "cancel") {
+          EXPECT_EQ(after.size(), before) << "an item after the cancel";
+        }
+        if (!e.ends_neighbours && what == role::decode) {
+          expect_tokens(t, 1, 30, 25);
+          expect_tokens(t, 2, 20, 25);
+          expect_tokens(t, 4, 20, 25);
+        }
+        t.expect_empty();
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(batch, a_refused_plan_fails_its_requests_only) {
+  bench t;
+  t.add(1, 30, 5);
+  auto p = t.b.plan();
+  ASSERT_TRUE(p.any);
+  kernels::step_result r;
+  r.plan = p.plan.id;
+  r.plan_done = true;
+  r.applied = false;
+  r.failure = errc::invalid_argument;
+  r.failure_text = "test";
+  while (t.b.plans_out() > 1) t.b.plan();
+  t.apply(r);
+  while (t.b.plans_out() > 0) {
+    ++r.plan;
+    t.apply(r);
+  }
+  ASSERT_EQ(t.items_of(1).size(), 1u);
+  EXPECT_EQ(t.items_of(1)[0].failure, errc::internal);
+  t.add(2, 10, 3);
+  t.finish();
+  expect_tokens(t, 2, 10, 3);
+  t.expect_empty();
+}
+
+}  // namespace
+}  // namespace troupe::actors
