@@ -11,6 +11,7 @@ namespace troupe::policies {
 std::span<const policy_entry> registry() {
   static const std::vector<policy_entry> all = [] {
     std::vector<policy_entry> v;
+    add_expert_entries(v);
     add_prefill_entries(v);
     add_serving_entries(v);
     std::sort(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
