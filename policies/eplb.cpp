@@ -84,6 +84,7 @@ std::vector<int32_t> fresh(const eplb_input& in, const std::vector<double>& w, s
   auto repaired = detail::repair_and_exchange(std::move(global), w, in.gpus, goal);
   if (busiest(w, repaired, in.gpus) < mine) ours = std::move(repaired);
   if (busiest(w, ours, in.gpus) > theirs) ours = detail::improve_balanced(ours, w, in.gpus, goal, 4 * in.slots);
+  if (busiest(w, ours, in.gpus) > theirs) ours = detail::search_counts(ours, w, in.gpus, theirs);
   worse += busiest(w, ours, in.gpus) > theirs * (1 + 1e-9);
   return ours;
 }
@@ -148,7 +149,7 @@ result<eplb_plan> plan_eplb(const eplb_input& in) {
   } else if (!history) {
     size_t worse = 0;
     for (size_t l = 0; l < layers; ++l) plan.phy2log[l] = fresh(in, in.weights[l], worse);
-    if (worse) note = fmt::format("; in {} layers only two copies of an expert on one GPU would reach the lb of global", worse);
+    if (worse) note = fmt::format("; in {} layers nothing was found that reaches the lb of global without two copies of an expert on one GPU", worse);
   } else {
     // Worst layer first; each may use its share of what is left of the budget.
     std::vector<size_t> order(layers);

@@ -278,24 +278,58 @@ change best_change(const state& st, double goal, uint32_t left) {
   return best;
 }
 
-}  // namespace
-
-std::vector<int32_t> place_balanced(const std::vector<double>& weights, uint32_t slots, uint32_t gpus, double goal) {
+// Places given numbers of copies from nothing.
+state place_counts(const std::vector<uint32_t>& count, const std::vector<double>& weights, uint32_t slots, uint32_t gpus, double goal) {
   state st(weights, slots, gpus);
-  std::vector<int32_t> copies(weights.size());
-  std::iota(copies.begin(), copies.end(), 0);
-  std::fill(st.count.begin(), st.count.end(), 1u);
-  st.each = weights;
-  for (size_t s = weights.size(); s < slots; ++s) {
-    size_t best = weights.size();
-    for (size_t e = 0; e < weights.size(); ++e) {
-      if (st.count[e] < gpus && (best == weights.size() || st.each[e] > st.each[best])) best = e;
-    }
-    st.each[best] = weights[best] / ++st.count[best];
-    copies.push_back(static_cast<int32_t>(best));
+  st.count = count;
+  std::vector<int32_t> copies;
+  for (size_t e = 0; e < weights.size(); ++e) {
+    st.each[e] = weights[e] / count[e];
+    copies.insert(copies.end(), count[e], static_cast<int32_t>(e));
   }
   fill(st, std::move(copies));
   exchange_down(st, goal, 16 * size_t{slots});
+  return st;
+}
+
+}  // namespace
+
+std::vector<int32_t> place_balanced(const std::vector<double>& weights, uint32_t slots, uint32_t gpus, double goal) {
+  std::vector<uint32_t> count(weights.size(), 1);
+  std::vector<double> each = weights;
+  for (size_t s = weights.size(); s < slots; ++s) {
+    size_t best = weights.size();
+    for (size_t e = 0; e < weights.size(); ++e) {
+      if (count[e] < gpus && (best == weights.size() || each[e] > each[best])) best = e;
+    }
+    each[best] = weights[best] / ++count[best];
+  }
+  return place_counts(count, weights, slots, gpus, goal).slot;
+}
+
+std::vector<int32_t> search_counts(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus, double goal) {
+  const auto slots = static_cast<uint32_t>(phy2log.size());
+  state st = legal_state(phy2log, weights, gpus);
+  double best = st.load[st.busiest()];
+  double work = 0;
+  for (bool better = true; better && best > goal;) {
+    better = false;
+    const std::vector<uint32_t> base = st.count;
+    for (size_t from = 0; from < base.size() && best > goal; ++from) {
+      if (base[from] < 2) continue;
+      for (size_t to = 0; to < base.size() && best > goal; ++to) {
+        if (to == from || base[to] >= gpus) continue;
+        if ((work += static_cast<double>(slots) * gpus) > 2e6) return st.slot;
+        std::vector<uint32_t> count = base;
+        --count[from], ++count[to];
+        state next = place_counts(count, weights, slots, gpus, goal);
+        if (double load = next.load[next.busiest()]; load < best * (1 - 1e-12)) {
+          best = load, better = true;
+          st.slot = next.slot, st.count = next.count;
+        }
+      }
+    }
+  }
   return st.slot;
 }
 

@@ -21,6 +21,11 @@ std::vector<int32_t> place_balanced(const std::vector<double>& weights, uint32_t
 /// keep the number of copies of each expert.
 std::vector<int32_t> repair_and_exchange(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus, double goal);
 
+/// For layers where the published numbers of copies do not allow a legal placement as good as `goal` (few experts): tries other
+/// numbers, one copy given from one expert to another at a time, as long as that helps. Starts at a legal placement and never
+/// returns a worse one. Work is bounded: large layers are returned as they are.
+std::vector<int32_t> search_counts(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus, double goal);
+
 /// Ours from a present placement, loading at most `max_moves` copies; never returns a higher busiest load, except where
 /// `current` itself had to be made legal.
 std::vector<int32_t> improve_balanced(const std::vector<int32_t>& current, const std::vector<double>& weights, uint32_t gpus,
