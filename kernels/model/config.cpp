@@ -106,6 +106,9 @@ void check_relations(const model_config& c, reader& r) {
   multiple("o_lora_rank", c.o_lora_rank, 32, "weights are scaled per 32 values");
   multiple("moe_intermediate_size", c.moe_intermediate_size, 32, "weights are scaled per 32 values");
   multiple("index_head_dim", c.index_head_dim, 32, "index keys are scaled per 32 channels");
+  multiple("engram_head_dim", c.engram_layer_ids.empty() ? 0 : c.engram_head_dim, 32, "table rows are scaled per 32 values");
+  multiple("dspark_markov_rank", c.num_nextn_predict_layers == 0 ? 0 : c.dspark_markov_rank, 32,
+           "operators take columns in groups");
   multiple("qk_rope_head_dim", c.qk_rope_head_dim, 2, "channels rotate in pairs");
   multiple("num_attention_heads", c.num_attention_heads, c.o_groups, "o_groups");
   if (c.qk_rope_head_dim > c.head_dim || c.qk_rope_head_dim > c.index_head_dim)
@@ -197,16 +200,16 @@ void read_text_config(const json& object, model_config& c, reader& r) {
   }
   r.whole("max_position_embeddings", c.max_position_embeddings, 1, UINT32_MAX);
   r.whole("sliding_window", c.sliding_window, 1, 65536);
-  r.list("compress_ratios", c.compress_ratios, 64);
+  r.list("compress_ratios", c.compress_ratios, 16);  // what operators::compress takes
   r.list("kv_source_layer_ids", c.kv_source_layer_ids, 1024);
   r.list("index_source_layer_ids", c.index_source_layer_ids, 1024);
   r.whole("index_n_heads", c.index_n_heads, 1, 4096);
-  r.whole("index_head_dim", c.index_head_dim, 1, 65536);
+  r.whole("index_head_dim", c.index_head_dim, 1, 1024);
   r.whole("index_topk", c.index_topk, 1, 65536);
   r.whole("candidate_source_layer_id", c.candidate_source_layer_id, 0, 1024);
   r.whole("candidate_topk_blocks", c.candidate_topk_blocks, 1, big);
   r.whole("candidate_block_size", c.candidate_block_size, 1, 65536);
-  r.whole("hc_mult", c.hc_mult, 1, 16);
+  r.whole("hc_mult", c.hc_mult, 1, 8);
   r.whole("hc_sinkhorn_iters", c.hc_sinkhorn_iters, 1, 1000);
   r.real("hc_eps", c.hc_eps, 0, 1);
   r.list("engram_layer_ids", c.engram_layer_ids, 1024, false);

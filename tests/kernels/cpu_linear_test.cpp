@@ -66,7 +66,8 @@ TEST_P(linear_formats, same_bits_on_every_path) {
       for (uint32_t threads : {1u, 2u, 3u}) {
         const auto c = make_operators(threads, which);
         for (uint32_t batch : {1u, 2u, 3u, 4u, 5u, 8u, 9u, 33u, 67u}) {
-          if (which == isa::portable && batch != 3 + threads && batch != 67) continue;  // slow, and one code for all batches
+          if (which == isa::portable && batch != 3 + threads && batch != 67)
+            continue;  // slow, and one code for all batches
           std::vector<float> y(want.size());
           for (uint32_t i = 0; i < n; i += batch)
             c->grouped_linear({}, x.data() + i * width, std::min(batch, n - i), m.w, s.groups,

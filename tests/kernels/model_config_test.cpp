@@ -111,6 +111,10 @@ TEST(config, every_error_names_its_field) {
       {"num_experts_per_tok", 17, "text_config.num_experts_per_tok: is 17, but n_routed_experts is 16"},
       {"sliding_window", 15, "text_config.sliding_window: is 15, must be a multiple of 2"},
       {"engram_num_embeddings", {4062}, "text_config.engram_num_embeddings: has 1 entries"},
+      {"hc_mult", 9, "text_config.hc_mult: is 9"},
+      {"index_head_dim", 2048, "text_config.index_head_dim: is 2048"},
+      {"engram_head_dim", 48, "text_config.engram_head_dim: is 48, must be a multiple of 32"},
+      {"dspark_markov_rank", 24, "text_config.dspark_markov_rank: is 24, must be a multiple of 32"},
       {"dspark_noise_token_id", 512, "text_config.dspark_noise_token_id: is 512"},
   };
   for (const bad& b : table) {
