@@ -5,7 +5,6 @@
 
 namespace troupe::actors {
 
-/// Spawns it as a child of `parent`.
 expert_shard_actor spawn_expert_shard(caf::local_actor* parent);
 
 }  // namespace troupe::actors

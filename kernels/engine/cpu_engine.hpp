@@ -11,7 +11,7 @@
 
 namespace troupe::kernels {
 
-/// What a CPU engine is made of.
+/// How a CPU engine is made. Every field has a default but the model.
 struct cpu_engine_config {
   std::shared_ptr<const model> weights;   // a loaded model, or null: model_directory is loaded
   std::string model_directory;

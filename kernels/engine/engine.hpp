@@ -60,8 +60,11 @@ struct sequence_open {
 
 /// What one sequence does in each step of a plan (docs/decisions.md names the source: decided detail 8). Rows run are
 /// [position, position + rows) of the slot's known tokens when rows > 0 (a prompt chunk; position must equal the slot's
-/// committed length, or lie below it when window rows are replayed), or the last sampled token and the drafts that
-/// the engine grants from `verify_budget` when rows == 0 (decode).
+/// committed length, or, when window rows are replayed, lie anywhere up to write_global_from with window_floor = position;
+/// the pages before write_global_from then hold what a hit or a peer brought), or the last sampled token and the drafts that
+/// the engine grants from `verify_budget` when rows == 0 (decode). A decode sequence without a page for its next row waits:
+/// it computes nothing and is not in the result. A page that does not start before write_global_from is zeroed when it is
+/// appended. Floors are remembered per slot: decode rows keep those of the prompt's last chunk.
 struct sequence_step {
   slot_id slot;
   uint32_t position = 0;           // first row of a chunk; ignored for decode
@@ -103,7 +106,7 @@ struct sequence_result {
   slot_id slot;
   uint32_t committed = 0;       // tokens whose KV is in place after the step
   uint32_t first_position = 0;  // position of tokens[0]
-  std::vector<token_id> tokens;
+  std::vector<token_id> tokens;  // newly sampled; a finish by end-of-sequence or stop id includes that token
   std::vector<float> logprobs;                  // of tokens, when asked for
   std::vector<std::vector<token_logprob>> top;  // alternatives per token, when asked for
   uint32_t drafted = 0, accepted = 0;           // drafts verified in this step, and accepted
@@ -127,7 +130,7 @@ struct step_result {
   std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
   uint32_t rows = 0;
   step_times times;
-  errc failure{};           // 0, or peer_lost / timeout / internal: the step was abandoned and emitted nothing; the
+  errc failure{};           // 0, or peer_lost / timeout / cancelled / internal: the step was abandoned and emitted nothing; the
                             // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
   bool applied = true;      // with failure: the plan had begun, so its closes, opens and pages took effect
   std::string failure_text;

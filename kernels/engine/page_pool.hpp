@@ -16,7 +16,7 @@ namespace troupe::kernels {
 /// Why a page is held: by a running sequence, by a peer that is reading it, by the store that is writing it out.
 enum class page_owner : uint8_t { request = 0, transfer = 1, write_back = 2 };
 
-/// Accounting only; one thread at a time.
+/// Owners of the pages 0 .. total - 1. One thread at a time.
 class page_pool {
  public:
   explicit page_pool(uint32_t total) : owners_(total, 0) {

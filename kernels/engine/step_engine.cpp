@@ -200,6 +200,13 @@ void step_engine::run() {
     const int64_t waiting = clock_.now().count();
     auto agreed = group_->begin_step(header());
     if (!agreed) {
+      if (agreed.error().code == errc::cancelled && !has_plan_) {
+        // This rank's own process ended the group, to join the next one: nothing was lost.
+        std::lock_guard lock(mutex_);
+        parked_ = nullptr;
+        group_.reset();
+        continue;
+      }
       fail_step(std::move(agreed.error()));
       continue;
     }

@@ -42,7 +42,7 @@ uint32_t step_rows(const engine_limits& limits);
 /// `ranks`; names layer and expert.
 result<void> check_placement(const model& m, const ep::placement& placement, uint32_t ranks);
 
-/// See engine.hpp for the contract and the thread rules.
+/// The engine interface over a forward pass. Thread rules are those of `engine`.
 class step_engine final : public engine {
  public:
   /// Starts the engine thread.

@@ -60,7 +60,7 @@ enum class probe_point : uint8_t {
   draft_logits,      // float [block * sequences, vocabulary], slot-major
   draft_confidence,  // float [sequences, 1] logits; layer = slot of the block
 };
-/// Sees intermediate values of a forward pass, on the engine's thread; `data` is valid during the call. For verify and tests.
+/// Sees inner values of a forward pass, for verification. Called on the thread that runs the pass.
 class probe {
  public:
   virtual ~probe() = default;

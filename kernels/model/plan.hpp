@@ -31,7 +31,7 @@ struct source_plan {
   uint32_t main_offset = 0, key_offset = 0;  // in the page
 };
 
-/// What follows from a configuration: kinds of layers, sources, record and page sizes.
+/// All layers, all compressed caches and the sizes that follow from them.
 struct model_plan {
   std::vector<layer_plan> layers;
   std::vector<source_plan> sources;

@@ -26,12 +26,12 @@ struct layer_weights {
   expert_weights shared;
 };
 
-/// Tensors of one Engram layer, in place in the checkpoint.
+/// One Engram module: table [rows, dim], wkv [(hc + 1) * hidden, columns * dim], q and k weights [hc, hidden].
 struct engram_weights {
   weight table, wkv, q_weight, k_weight;
 };
 
-/// Tensors of the drafter, in place in the checkpoint.
+/// The drafter: its blocks, the projection of the target features, the Markov and confidence heads.
 struct draft_weights {
   std::vector<layer_weights> blocks;  // empty: no drafter
   weight main_proj, main_norm, norm, markov_embed, markov_head, confidence;

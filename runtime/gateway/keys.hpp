@@ -19,7 +19,6 @@
 
 namespace troupe::gateway {
 
-/// Who a key belongs to.
 struct client {
   std::string tenant;
   std::string salt;

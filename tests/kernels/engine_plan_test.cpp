@@ -310,6 +310,24 @@ TEST(failure, plans_wait_for_the_first_group) {
   EXPECT_EQ(d.next().sequences.at(0).tokens.size(), 1u);
 }
 
+TEST(failure, a_group_ended_for_the_next_epoch_is_no_loss) {
+  cpu_engine_config c = config();
+  auto group = ep::make_local_group(engine_group_shape(*c.weights, c.limits, 1));
+  ep::group* raw = group->get();
+  c.group = std::move(*group);
+  c.placement = initial_placement(*c.weights, 1);
+  engine_driver d(std::move(c));
+  d.run(good_plan(0));
+  raw->end();  // as the endpoint of a process does when it connects to the next epoch
+  auto next = ep::make_local_group(engine_group_shape(*tiny(), config().limits, 1));
+  ASSERT_TRUE(d.get().regroup(std::move(*next), initial_placement(*tiny(), 1)));
+  step_plan more;
+  more.sequences.push_back({.slot = slot_id{0}});
+  const auto r = d.run(more);
+  EXPECT_EQ(r.at(0).failure, errc{}) << r.at(0).failure_text;
+  EXPECT_EQ(r.at(0).sequences.at(0).tokens.size(), 1u);
+}
+
 TEST(failure, stop_is_final_and_idempotent) {
   engine_driver d(config());
   d.run(good_plan(0));
