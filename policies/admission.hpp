@@ -6,6 +6,7 @@
 
 namespace troupe::policies {
 
+/// What the decision needs to know.
 struct admission_input {
   uint32_t waiting = 0;
   uint32_t limit = 0;         // refuse at and above
@@ -13,6 +14,7 @@ struct admission_input {
   uint32_t finish_ms = 100;   // how long one request of the queue takes to leave it, as last seen
 };
 
+/// The decision.
 struct admission_plan {
   bool admit = false;
   uint32_t retry_after_ms = 0;  // 0 when admitted or when trying here again is pointless

@@ -7,11 +7,13 @@
 
 namespace troupe::policies {
 
+/// What the decision needs to know.
 struct chunk_input {
   uint32_t budget = 0;              // prompt rows of the step, over all prompts
   std::vector<uint32_t> remaining;  // rows left per prompt, oldest first, each > 0
 };
 
+/// The decision.
 struct chunk_plan {
   std::vector<uint32_t> rows;  // per prompt; sum <= budget
   std::string reason;

@@ -10,17 +10,20 @@ namespace troupe::policies {
 /// Pages that hold `tokens` tokens; a page holds `window` > 0 of them.
 constexpr uint32_t pages_needed(uint32_t tokens, uint32_t window) { return tokens / window + (tokens % window != 0); }
 
+/// One running sequence, oldest first.
 struct page_holder {
   uint32_t held = 0;    // pages it has
   uint32_t needed = 0;  // pages after the next step, at worst
 };
 
+/// What the decision needs to know.
 struct page_input {
   uint32_t free = 0;
   uint32_t returning = 0;            // of slots that are being closed: free soon
   std::vector<page_holder> running;  // oldest first
 };
 
+/// The decision.
 struct page_plan {
   std::vector<uint32_t> grow;    // pages to add, per sequence; a sequence whose need is not met does not run in the step
   std::vector<bool> runs;        // its need is met

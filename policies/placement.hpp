@@ -8,11 +8,13 @@
 
 namespace troupe::policies {
 
+/// What the decision needs to know.
 struct placement_input {
   std::vector<bool> usable;  // candidates in a fixed order
   size_t last = SIZE_MAX;    // the previous choice; SIZE_MAX = none
 };
 
+/// The decision.
 struct placement_plan {
   size_t choice = SIZE_MAX;  // SIZE_MAX = nobody
   std::string reason;

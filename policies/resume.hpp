@@ -6,6 +6,7 @@
 
 namespace troupe::policies {
 
+/// What the decision needs to know.
 struct resume_input {
   uint32_t prompt_length = 0;   // L0, of the original prompt
   uint32_t known = 0;           // n >= L0: tokens known now, emitted ones included
@@ -14,6 +15,7 @@ struct resume_input {
   uint32_t backtrack = 6;       // tokens before d that the first decoder layers still look at
 };
 
+/// The decision.
 struct resume_plan {
   uint32_t decoder_from = 0;  // d: first token that the decoder layers after the first run on
   uint32_t hit_limit = 0;     // cached blocks may be used up to here

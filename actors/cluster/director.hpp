@@ -21,6 +21,7 @@ struct wanted_group {
   uint32_t count = 1;
 };
 
+/// What a director is told at its start; times are on the actor clock.
 struct director_options {
   std::string cluster = "troupe";
   cluster_epoch epoch{1};               // fences the messages of an older director's time

@@ -13,6 +13,7 @@
 
 namespace troupe::actors {
 
+/// What a node agent is told at its start; times are on the actor clock.
 struct node_agent_options {
   join_request self;                // cluster, name, address, pid, wanted seat, resources
   std::shared_ptr<role_factory> roles;

@@ -193,6 +193,7 @@ using director_actor = actor_type<answers<join_request, join_reply>, answers<hea
 //   runtime ---------------- stop_request --> node_agent   (drains its roles, leaves, answers; the runtime then exits)
 //   another node's directory - lookup_request -> node_agent -> handle of a role actor by name
 
+/// From a role's actor to its node agent: the state of its seat changed.
 struct role_update {
   std::string seat;
   role_state state = role_state::starting;
@@ -264,6 +265,7 @@ using node_agent_actor =
 // The only source of handles to actors of other nodes. One per node, made by the runtime: live it dials the node of the
 // view and looks the name up there; in a simulation it answers with a proxy that leads through the simulated network.
 
+/// Asks the directory of the asker's own node for a handle.
 struct resolve_request {
   actor_key key;  // node 0, name "director": the director at the join address
   bool operator==(const resolve_request&) const = default;

@@ -42,6 +42,7 @@ TROUPE_FIELDS(actor_key, node, inc, name)
 
 /// What a process does in the cluster. Sent between processes: append only.
 enum class role : uint8_t { none = 0, director = 1, front = 2, prefill = 3, decode = 4 };
+/// Lower-case name, for seats, logs and JSON.
 const char* to_string(role r);
 
 /// Sent between processes: append only.

@@ -33,6 +33,7 @@ class client_sink {
   virtual void on_event(client_event e) = 0;
 };
 
+/// Starts a request. Stays inside the process, because it carries a sink.
 struct client_submit {
   std::string id;  // unique among running requests
   std::string tenant, salt;
@@ -44,6 +45,7 @@ struct client_submit {
   std::shared_ptr<client_sink> sink;
 };
 
+/// Ends a request early; unknown ids are ignored.
 struct client_cancel {
   std::string id;
   bool operator==(const client_cancel&) const = default;

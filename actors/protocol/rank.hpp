@@ -18,6 +18,7 @@
 
 namespace troupe::actors {
 
+/// From the scheduler: it is the one whose plans this rank runs from now on.
 struct rank_attach {
   bool operator==(const rank_attach&) const = default;
 };

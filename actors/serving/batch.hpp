@@ -18,6 +18,7 @@
 
 namespace troupe::actors {
 
+/// The sequences of one scheduler, waiting and running, and the plans made of them. Plain state: no clock, no messages.
 class batch {
  public:
   /// A front's number is given by the scheduler, fresh for each connection.

@@ -13,6 +13,7 @@
 
 namespace troupe::actors {
 
+/// What an entrypoint is told at its start; times are on the actor clock.
 struct entrypoint_options {
   role_assignment assignment;
   node_identity identity;
@@ -26,6 +27,7 @@ struct entrypoint_options {
   nanoseconds attach_retry{std::chrono::milliseconds(250)};
 };
 
+/// Spawns it as a child of `parent`.
 entrypoint_actor spawn_entrypoint(caf::local_actor* parent, entrypoint_options options);
 
 }  // namespace troupe::actors

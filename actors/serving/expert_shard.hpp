@@ -5,6 +5,7 @@
 
 namespace troupe::actors {
 
+/// Spawns it as a child of `parent`.
 expert_shard_actor spawn_expert_shard(caf::local_actor* parent);
 
 }  // namespace troupe::actors

@@ -12,6 +12,7 @@
 
 namespace troupe::actors {
 
+/// What a rank is told at its start; times are on the actor clock.
 struct rank_options {
   role_assignment assignment;
   node_identity identity;
@@ -21,6 +22,7 @@ struct rank_options {
   nanoseconds load_interval{std::chrono::seconds(1)};  // how often expert loads go to the shard
 };
 
+/// Spawns it as a child of `parent`; it opens its host at once.
 rank_actor spawn_rank(caf::local_actor* parent, rank_options options);
 
 }  // namespace troupe::actors

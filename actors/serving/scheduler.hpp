@@ -7,6 +7,7 @@
 
 namespace troupe::actors {
 
+/// Bounds and patience of a scheduler; times are on the actor clock.
 struct scheduler_options {
   uint32_t queue_limit = 256;     // waiting requests; a further one is refused with a time to try again
   uint32_t verify_budget = 64;    // draft tokens verified per step, over all sequences; 0 = no speculation
@@ -15,6 +16,7 @@ struct scheduler_options {
   nanoseconds group_patience{std::chrono::seconds(5)};  // wait for a new group view, then running requests fail as resumable
 };
 
+/// Spawns it as a child of `parent`; it attaches to `rank` at once. `what` is prefill or decode.
 scheduler_actor spawn_scheduler(caf::local_actor* parent, role what, const node_identity& identity, rank_actor rank,
                                 scheduler_options options);
 

@@ -8,6 +8,7 @@
 
 namespace troupe::actors {
 
+/// Puts the items of one request into the order of positions and drops what came twice. Plain state.
 class token_stream {
  public:
   /// Items held back because something before them is missing; at the bound `push` says overflow.

@@ -8,6 +8,7 @@
 
 namespace troupe::kernels::cpu {
 
+/// Instruction sets of the kernels, narrowest first.
 enum class isa { portable, avx2, avx512 };
 
 /// "portable", "avx2", "avx512".

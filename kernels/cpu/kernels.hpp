@@ -36,6 +36,7 @@ struct key_list {
   uint32_t entry_count = 0;
 };
 
+/// The kernels of one instruction set. Pure functions on memory of the caller; any thread.
 struct kernel_table {
   const char* name;
 

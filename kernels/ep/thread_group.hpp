@@ -10,6 +10,7 @@
 
 namespace troupe::kernels::ep {
 
+/// How the ranks of a thread group meet.
 struct thread_group_options {
   group_epoch epoch{1};
   nanoseconds deadline = std::chrono::seconds(5);
@@ -28,6 +29,7 @@ class thread_group_control {
   virtual ep_counters counters(uint32_t rank) const = 0;
 };
 
+/// A group of threads and the handle by which a test disturbs it.
 struct thread_group {
   std::vector<std::unique_ptr<group>> ranks;  // one for each thread
   std::shared_ptr<thread_group_control> control;

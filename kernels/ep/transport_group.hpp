@@ -31,6 +31,7 @@ struct wait_policy {
   bool operator==(const wait_policy&) const = default;
 };
 
+/// How a process takes part in groups.
 struct ep_endpoint_options {
   bool shared_memory = true;     // false where ranks of one host must not share memory (network namespaces)
   std::string interface = "lo";  // network device for messages, as in /sys/class/net; empty = all

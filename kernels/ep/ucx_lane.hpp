@@ -78,6 +78,7 @@ struct ucx_core {
                               const ucp_am_recv_param_t* param);
 };
 
+/// The lane over UCX; see lane.hpp for the contract.
 class ucx_lane final : public lane {
  public:
   /// Allocates the inbox region of `view` and becomes the core's current lane. Under `serial`.

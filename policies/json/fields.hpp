@@ -195,6 +195,7 @@ nlohmann::json schema_of() {
   }
 }
 
+/// The value type of a result; any other type is its own.
 template <class T>
 struct unwrap {
   using type = T;

@@ -9,6 +9,7 @@
 
 namespace troupe::gateway {
 
+/// An OpenAI error object and its HTTP status.
 struct api_error {
   unsigned status = 400;
   std::string message;

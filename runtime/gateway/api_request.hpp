@@ -16,6 +16,7 @@
 
 namespace troupe::gateway {
 
+/// A checked request for tokens, whatever endpoint it came through.
 struct api_request {
   bool chat = false;
   std::string model;

@@ -12,6 +12,7 @@
 
 namespace troupe::gateway {
 
+/// A whole request as a handler sees it.
 struct http_request {
   std::string method, path;  // path without the query
   std::string body;
@@ -22,6 +23,7 @@ struct http_request {
 
 using http_headers = std::vector<std::pair<std::string, std::string>>;
 
+/// A whole answer that is no stream.
 struct http_response {
   unsigned status = 200;
   std::string content_type = "application/json";

@@ -19,6 +19,7 @@
 
 namespace troupe::gateway {
 
+/// Who a key belongs to.
 struct client {
   std::string tenant;
   std::string salt;

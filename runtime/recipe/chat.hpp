@@ -16,8 +16,10 @@
 
 namespace troupe::recipe {
 
+/// Who speaks.
 enum class role : uint8_t { system, user, assistant };
 
+/// One turn of a conversation.
 struct message {
   role from = role::user;
   std::string content;
@@ -25,8 +27,10 @@ struct message {
   bool operator==(const message&) const = default;
 };
 
+/// How long the model may think.
 enum class effort : uint8_t { low, high, max };
 
+/// How the answer is to be written.
 struct chat_options {
   bool thinking = false;
   effort reasoning = effort::high;  // with thinking only

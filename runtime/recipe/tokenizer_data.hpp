@@ -32,6 +32,7 @@ class added_set {
   std::vector<size_t> lengths_[256];  // by first byte, descending
 };
 
+/// Everything that a tokenizer file holds, compiled. Constant after loading.
 struct tokenizer::data {
   struct token {
     std::string bytes;

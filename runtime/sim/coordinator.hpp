@@ -36,6 +36,7 @@ class agenda_clock final : public caf::actor_clock {
   std::map<std::pair<caf::actor_id, uint64_t>, agenda::handle> requests_;
 };
 
+/// The scheduler module: which actor runs next is drawn from the seed. One thread.
 class coordinator final : public caf::scheduler::abstract_coordinator {
  public:
   coordinator(caf::actor_system& system, agenda& a, uint64_t seed);

@@ -21,6 +21,7 @@
 
 namespace troupe::sim {
 
+/// How messages between two virtual nodes travel.
 struct link_options {
   nanoseconds latency{std::chrono::microseconds(50)};
   nanoseconds jitter{std::chrono::microseconds(20)};

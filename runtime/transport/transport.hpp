@@ -106,6 +106,7 @@ struct counters {
   uint64_t stale_dropped = 0;  // messages of an ended connection that were ignored
 };
 
+/// Bounds of a transport, and the paths it may use.
 struct options {
   bool shared_memory = true;                       // use it for peers on this host
   std::string interface = "lo";                    // network device; empty = all

@@ -10,6 +10,7 @@
 
 namespace troupe::transport {
 
+/// The transport over UCX; see transport.hpp for the contract and the thread rules.
 class ucx_transport final : public transport {
  public:
   explicit ucx_transport(const options& o) : options_(o) {}

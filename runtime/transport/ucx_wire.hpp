@@ -23,6 +23,7 @@ enum class frame : uint32_t {
   pull_failed = 9,   // code
 };
 
+/// In front of every message between two transports; little endian, fixed size.
 struct frame_header {
   frame kind = frame::beat;
   uint32_t code = 0;        // errc, 0 = success

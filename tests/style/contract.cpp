@@ -53,7 +53,7 @@ std::vector<std::pair<size_t, std::string>> undocumented(const std::vector<std::
   static const std::regex space(R"(^\s*(inline\s+)?namespace\b(\s+([\w:]+))?)");
   auto finish = [&](char end) {
     kind k = kind_of(text, end);
-    bool ok = k == kind::other || documented_here(raw, first) || (k == kind::function && covered);
+    bool ok = k == kind::other || documented_here(raw, first) || (covered && (k == kind::function || text.starts_with("template")));
     if (!ok) {
       std::string shown = raw[first].substr(raw[first].find_first_not_of(" \t"));
       out.emplace_back(first, "`" + shown.substr(0, 60) + "`");
