@@ -13,6 +13,7 @@ std::span<const policy_entry> registry() {
     std::vector<policy_entry> v;
     add_expert_entries(v);
     add_prefill_entries(v);
+    add_placement_entries(v);
     add_serving_entries(v);
     std::sort(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     for (size_t i = 1; i < v.size(); ++i) TROUPE_CHECK(v[i - 1].name != v[i].name, "two decisions called {}", v[i].name);

@@ -10,6 +10,7 @@ namespace troupe::policies {
 /// Each appends its entries; the order does not matter.
 void add_expert_entries(std::vector<policy_entry>& out);
 void add_prefill_entries(std::vector<policy_entry>& out);
+void add_placement_entries(std::vector<policy_entry>& out);
 void add_serving_entries(std::vector<policy_entry>& out);
 
 }  // namespace troupe::policies

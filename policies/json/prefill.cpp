@@ -2,6 +2,7 @@
 #include "policies/hit_length.hpp"
 #include "policies/json/entries.hpp"
 #include "policies/json/fields.hpp"
+#include "policies/json/prefill_cost.hpp"
 #include "policies/prefill_cost.hpp"
 
 namespace troupe::policies {
@@ -107,13 +108,6 @@ struct json_fields<cost_sample> {
   static auto list() {
     return std::tuple{required("tokens", &cost_sample::tokens, "of the chunk"), required("cached", &cost_sample::cached, "before it"),
                       required("time_ns", &cost_sample::time_ns, "measured")};
-  }
-};
-template <>
-struct json_fields<prefill_cost> {
-  static auto list() {
-    return std::tuple{required("a", &prefill_cost::a, "ns per token^2"), required("b", &prefill_cost::b, "ns per token and cached token"),
-                      required("d", &prefill_cost::d, "ns per token")};
   }
 };
 template <>
