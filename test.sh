@@ -26,8 +26,11 @@ log=$(mktemp -d)
 trap 'rm -rf "$log"' EXIT
 
 build() { # preset
+  echo "== building $1"
+  local start=$SECONDS
   cmake --preset "$1" >"$log/configure" 2>&1 || { cat "$log/configure"; die "configuring $1 failed"; }
   cmake --build --preset "$1" -j "$jobs" >"$log/build" 2>&1 || { grep -E 'error|FAILED|warning: ' "$log/build" | head -60; tail -30 "$log/build"; die "building $1 failed"; }
+  echo "== built $1 in $((SECONDS - start)) s"
 }
 
 run() { # preset, ctest arguments

@@ -1,5 +1,6 @@
 # troupe_test(NAME SOURCES a.cpp ... LIBS lib ... [LABELS l ...] [TIMEOUT seconds]): one GoogleTest executable and one
-# ctest entry per executable. Labels: `unit` (sanitizer runs use it), `scenario`, `bench`.
+# ctest entry per executable. Labels: `unit` (runs under AddressSanitizer too), `tsan` (under ThreadSanitizer too),
+# `exclusive` (runs alone). Target `tests_LABEL` builds all tests of a label.
 function(troupe_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
@@ -9,9 +10,18 @@ function(troupe_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
+  if(TROUPE_SANITIZE)
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 4")
+  endif()
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+  foreach(label ${T_LABELS})
+    if(NOT TARGET tests_${label})
+      add_custom_target(tests_${label})
+    endif()
+    add_dependencies(tests_${label} ${name})
+  endforeach()
 endfunction()
