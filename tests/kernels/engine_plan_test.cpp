@@ -300,6 +300,69 @@ TEST(failure, a_lost_peer_is_reported_and_a_new_group_continues) {
   second.reset();
 }
 
+// A peer that dies at any moment of a step: what was committed stays, the rest is run again, no token changes.
+TEST(failure, killed_in_the_middle_of_steps) {
+  const prompt p = prompt_of(60, 8);
+  completion want;
+  {
+    engine_driver alone(config());
+    want = alone.complete({p})[0];
+  }
+  for (int round = 0; round < 12; ++round) {
+    cpu_engine_config c = config(), c2 = config();
+    auto made = ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
+    ASSERT_TRUE(made);
+    c.group = std::move(made->ranks[0]);
+    c2.group = std::move(made->ranks[1]);
+    c.placement = c2.placement = initial_placement(*c.weights, 2);
+    engine_driver first(std::move(c));
+    auto second = std::make_unique<engine_driver>(std::move(c2));
+    std::vector<token_id> got;
+    uint32_t committed = 0;
+    bool lost = false, open = false;
+    for (int step = 0; got.size() < 8 && step < 40; ++step) {
+      step_plan plan;
+      plan.id = first.next_plan();
+      plan.verify_budget = 5;
+      if (!open) {
+        plan.open.push_back({slot_id{0}, p.tokens, 60, p.sampling, p.stop, true});
+        open = true;
+      }
+      sequence_step s{.slot = slot_id{0}};
+      if (committed < 60) s.position = committed, s.rows = 60 - committed, s.sample = true, s.decoder_from = s.decoder_floor = 44;
+      if (first.held(slot_id{0}).empty()) s.pages = first.pages(slot_id{0}, 5);
+      plan.sequences.push_back(s);
+      const auto submitted = first.get().submit(plan);
+      if (submitted && step == round / 3 && !lost) made->control->kill(1);
+      bool failed = !submitted;
+      if (!submitted) {
+        // The loss was seen between two plans, and reported without one.
+        const step_result r = first.next();
+        EXPECT_EQ(r.plan, 0u);
+        EXPECT_EQ(r.failure, errc::peer_lost);
+        open = open && step > 0;
+      }
+      while (submitted) {
+        const step_result r = first.next();
+        failed = failed || r.failure != errc{};
+        for (auto& q : r.sequences) {
+          committed = q.committed;
+          got.insert(got.end(), q.tokens.begin(), q.tokens.end());
+        }
+        if (r.plan_done) break;
+      }
+      if (!failed) continue;
+      ASSERT_FALSE(lost) << "a second failure";
+      lost = true;
+      auto alone = ep::make_local_group(engine_group_shape(*tiny(), config().limits, 1));
+      ASSERT_TRUE(first.get().regroup(std::move(*alone), initial_placement(*tiny(), 1)));
+    }
+    EXPECT_TRUE(lost);
+    EXPECT_EQ(got, want.tokens) << "killed in step " << round / 3;
+    second.reset();
+  }
+}
+
 TEST(failure, plans_wait_for_the_first_group) {
   cpu_engine_config c = config();
   c.wait_for_group = true;
