@@ -1,6 +1,15 @@
 // HTTP/1.1 and SSE in front of a generator: the OpenAI-compatible API. docs: GET /v1/models, POST /v1/completions, POST
 // /v1/chat/completions (API key if there is a key file); GET /health /live /ready /version /metrics (open).
 //
+// Choices that clients can see:
+// - A failure in the middle of a stream is sent as `data: {"error": ...}`, and no `[DONE]` follows: an answer that is
+// not
+//   complete does not look complete. Before the first token it is an HTTP status.
+// - `usage` comes once: in the body, or with stream_options.include_usage in the last chunk before `[DONE]`.
+// - `id:` of a stream event is the position (prompt included) of the last token that its text takes into account.
+// - A client that closes its sending side while an answer is under way counts as gone; its request is cancelled.
+// - While draining, /ready and /health say 503 and /live says 200.
+//
 // Threads: each io thread owns its connections; encoding of prompts runs on a small pool beside them, so that a long
 // prompt does not delay other streams or the health answers.
 #pragma once
