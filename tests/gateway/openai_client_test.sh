@@ -24,8 +24,9 @@ if [ "$mode" = URL ]; then
   exec "$venv/bin/python" "$here/openai_client_test.py" "$@"
 fi
 coproc server { exec "$1" "$2"; }
+pid=$server_PID  # bash forgets it when the program ends
 read -r url <&"${server[0]}"
 "$venv/bin/python" "$here/openai_client_test.py" "$url"
 # The end of its standard input ends the server.
-exec {server[1]}>&-
-wait "$server_PID"
+eval "exec ${server[1]}>&-"
+wait "$pid"
