@@ -19,6 +19,7 @@ bool ucx_transport::connect(peer_state& p) {
   auto hello = std::make_unique<flight>();
   hello->header.kind = frame::hello;
   hello->header.a = static_cast<uint64_t>(options_.deadline.count());
+  hello->header.operation = p.remote;
   hello->owned.resize(address_.size());
   std::memcpy(hello->owned.data(), address_.data(), address_.size());
   p.outbox.push_front(std::move(hello));
@@ -209,11 +210,12 @@ void ucx_transport::take_hello(const frame_header& h, std::span<const std::byte>
     return;
   }
   peer_state& p = **found;
-  if (h.connection <= p.remote_highest) {
+  // An answer to a connection that this side has given up: the answer to the present one will come.
+  if (h.connection <= p.remote_highest || (h.operation != 0 && h.operation != p.connection)) {
     ++count_.stale;
     return;
   }
-  if (p.guard && p.remote != 0) {
+  if (p.guard && p.remote != 0 && h.operation == 0) {
     // It has ended the connection that both had, so what this side waits for will not come.
     p.restarted = true;
     for (auto& [id, op] : p.operations) doomed_.push_back(std::move(op));

@@ -12,7 +12,8 @@ namespace troupe::transport {
 
 /// Sent between processes: append only.
 enum class frame : uint32_t {
-  hello = 1,         // payload: address blob of the sender; a = its deadline in ns
+  hello = 1,         // payload: address blob of the sender; a = its deadline in ns; operation = the receiver's
+                     // connection that it answers, 0 = none
   beat = 2,          // sign of life
   message = 3,       // payload: the message; a = channel
   message_done = 4,  // code

@@ -97,7 +97,7 @@ TEST_P(ep_processes, a_stopped_rank_is_lost_at_the_deadline_and_its_late_writes_
   g.say_all("steps 1000000000");
   let_run(milliseconds(150));
   const nanoseconds stopped = steady_clock().now();
-  g[1].process.signal(SIGSTOP);
+  g[1].process.stop();
   for (const uint32_t r : {0u, 2u}) {
     const loss l = process_group::parse(g[r].process.line());
     EXPECT_EQ(l.code, "peer_lost") << l.text;

@@ -82,8 +82,16 @@ std::string bench(group& g, uint32_t rounds) {
       return failure(ok.error(), g.suspects());
     times.push_back((steady_clock().now() - start).count());
   }
+  // The best stretch of 256 exchanges: what they take while no other process has this one's core.
+  int64_t quiet = INT64_MAX;
+  for (size_t at = 0; at + 256 <= times.size(); at += 256) {
+    std::vector<int64_t> part(times.begin() + static_cast<ptrdiff_t>(at),
+                              times.begin() + static_cast<ptrdiff_t>(at) + 256);
+    std::nth_element(part.begin(), part.begin() + 128, part.end());
+    quiet = std::min(quiet, part[128]);
+  }
   std::sort(times.begin(), times.end());
-  return fmt::format("bench {} {} {}", times[times.size() / 2], times[times.size() * 99 / 100], times.back());
+  return fmt::format("bench {} {} {} {}", quiet, times[times.size() / 2], times[times.size() * 99 / 100], times.back());
 }
 
 std::string run(ep_endpoint& endpoint, const std::string& line) {

@@ -3,13 +3,16 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +21,28 @@
 #include "runtime/base/clock.hpp"
 
 namespace troupe::testing_support {
+
+/// Nanoseconds that the threads of a process have waited for a core, the longest of them (decided detail 35).
+inline int64_t run_queue_wait(pid_t pid) {
+  int64_t most = 0;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  std::error_code none;
+  for (const auto& t : std::filesystem::directory_iterator(tasks, none)) {
+    if (FILE* f = fopen((t.path() / "schedstat").c_str(), "r")) {
+      long run = 0, wait = 0;
+      if (fscanf(f, "%ld %ld", &run, &wait) == 2) most = std::max<int64_t>(most, wait);
+      fclose(f);
+    }
+  }
+  return most;
+}
+
+/// Keeps every thread of a process on some cores.
+inline void set_affinity(pid_t pid, const cpu_set_t& cores) {
+  std::error_code none;
+  for (const auto& t : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", none))
+    sched_setaffinity(std::stoi(t.path().filename().string()), sizeof cores, &cores);
+}
 
 /// One running helper: its stdin and stdout are pipes to here, stderr is shared. Killed and reaped by the destructor.
 class child_process {
@@ -60,6 +85,12 @@ class child_process {
   pid_t pid() const { return pid_; }
   void signal(int number) const {
     if (pid_ > 0) ::kill(pid_, number);
+  }
+  /// SIGSTOP; returns when it stands still.
+  void stop() const {
+    signal(SIGSTOP);
+    const nanoseconds until = steady_clock().now() + std::chrono::seconds(10);
+    while (state() != 'T') TROUPE_CHECK(steady_clock().now() < until, "process {} does not stop", pid_);
   }
   /// SIGKILL, then reaps it.
   void kill() {
@@ -111,21 +142,29 @@ class child_process {
 
   /// User and system time so far, in seconds.
   double cpu_seconds() const {
-    std::string stat;
-    if (FILE* f = fopen(("/proc/" + std::to_string(pid_) + "/stat").c_str(), "r")) {
-      char text[1024];
-      const size_t n = fread(text, 1, sizeof text - 1, f);
-      fclose(f);
-      stat.assign(text, n);
-    }
-    const auto after = stat.rfind(')');
-    if (after == std::string::npos) return 0;
     unsigned long user = 0, system = 0;
-    sscanf(stat.c_str() + after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    sscanf(stat().c_str(), " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
     return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  /// 'R', 'S', 'T' (stopped) ... as in proc(5).
+  char state() const {
+    char c = '?';
+    sscanf(stat().c_str(), " %c", &c);
+    return c;
   }
 
  private:
+  /// Its /proc stat line from the state on.
+  std::string stat() const {
+    char text[1024] = "";
+    if (FILE* f = fopen(("/proc/" + std::to_string(pid_) + "/stat").c_str(), "r")) {
+      text[fread(text, 1, sizeof text - 1, f)] = 0;
+      fclose(f);
+    }
+    const std::string all = text;
+    const auto after = all.rfind(')');
+    return after == std::string::npos ? "" : all.substr(after + 1);
+  }
   pid_t pid_ = -1;
   int in_ = -1, out_ = -1;
   std::string buffer_;
