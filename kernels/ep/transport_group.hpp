@@ -26,7 +26,7 @@ namespace troupe::kernels::ep {
 /// How a rank waits for its peers: it polls `spins` times, then yields the core for `yields`, then announces that it
 /// sleeps and does so until a message or a death notice. More spinning than cores ruins every rank.
 struct wait_policy {
-  uint32_t spins = 64;
+  uint32_t spins = 12;  // about 1 us on shared memory; ranks that share cores need the others to run
   nanoseconds yields = std::chrono::microseconds(500);
   bool operator==(const wait_policy&) const = default;
 };

@@ -47,7 +47,7 @@ class process_group {
   struct how {
     uint32_t deadline_ms = 10000, connect_ms = 10000;
     group_shape shape{0, 24, 3, 9};
-    uint32_t spins = 64, yield_us = 500;
+    uint32_t spins = 12, yield_us = 500;
   };
   /// Starts the connect of `who` to a group of `members` (indices); answers are read by `answer`.
   void say_connect(uint64_t epoch, const std::vector<uint32_t>& members, const how& h, uint32_t position) {
