@@ -184,7 +184,11 @@ result<void> exchange_group::wait_for(slot_kind kind, uint32_t layer) {
     if (all_arrived(kind)) return check_arrived(kind, layer);
     // Direct stores need no progress; death notices and nudges can wait some rounds.
     if (messages || round % 64 == 63) p_.link->progress(*this);
-    if (failed_) return fail(failure_);
+    if (failed_) {
+      // Abandoned by a peer that may be a step ahead: what it gave for this exchange came before, and completes it.
+      if (all_arrived(kind)) return check_arrived(kind, layer);
+      return fail(failure_);
+    }
     if (p_.link->ended) return usable();
     if (any_dead_) {
       // What the dead have still sent counts, so look again before judging.
