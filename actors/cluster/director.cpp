@@ -33,6 +33,9 @@ class director_state {
 
   interface::behavior_type make_behavior(director_options options) {
     options_ = std::move(options);
+    // Neither an incarnation nor a view version comes twice, over restarts of the director either.
+    next_incarnation_ = (options_.epoch.value << 16) + 1;
+    version_ = options_.epoch.value << 20;
     for (const auto& w : options_.wanted)
       for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}});
     check_.arm(self_, options_.heartbeat);
@@ -250,7 +253,7 @@ class director_state {
   std::map<std::string, group_view> groups_;      // epoch 0: not formed yet
   std::deque<std::string> events_;                // the last max_events
   uint32_t next_node_ = 1;                        // 0 names the director in resolve_request
-  uint64_t next_incarnation_ = 1, version_ = 0;
+  uint64_t next_incarnation_ = 0, version_ = 0;
   timer check_{check_timer};
 };
 

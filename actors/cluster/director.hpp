@@ -24,7 +24,7 @@ struct wanted_group {
 /// What a director is told at its start; times are on the actor clock.
 struct director_options {
   std::string cluster = "troupe";
-  cluster_epoch epoch{1};               // fences the messages of an older director's time
+  cluster_epoch epoch{1};               // must grow from start to start: it fences what an older director gave out
   std::vector<wanted_group> wanted;     // seats are given in this order
   nanoseconds heartbeat{std::chrono::milliseconds(500)};
   nanoseconds lost_after{std::chrono::seconds(3)};

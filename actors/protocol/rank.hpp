@@ -101,7 +101,7 @@ using rank_actor =
 
 using scheduler_actor =
     actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>, answers<cancel_request, ack>,
-               takes<token_ack>, takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
+               takes<token_ack>, takes<cluster_view>, takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
                answers<scheduler_query, scheduler_report>, takes<tick>>;
 
 /// Rows routed since the last message, [MoE layer][logical expert].

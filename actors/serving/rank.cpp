@@ -48,7 +48,7 @@ class rank_state {
           // Its scheduler has been drained before: what is left is the engine.
           options_.host->stop();
           set_state(role_state::drained, "drained");
-          return drain_reply{{}, static_cast<uint32_t>(plans_.size())};
+          return drain_reply{{}, 0};
         },
         [this](const rank_query&) { return report(); },
         [this](const tick& t) {

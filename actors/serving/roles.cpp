@@ -20,7 +20,7 @@ role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_ho
   out.named = {{seat + "/expert_shard", caf::actor_cast<any_handle>(shard)},
                {seat + "/rank", caf::actor_cast<any_handle>(rank)},
                {seat + "/scheduler", caf::actor_cast<any_handle>(scheduler)}};
-  out.viewers = {rank};
+  out.viewers = {rank, scheduler};
   out.drain_order = {scheduler, rank};
   out.all = {caf::actor_cast<any_handle>(scheduler), caf::actor_cast<any_handle>(rank),
              caf::actor_cast<any_handle>(shard)};

@@ -33,6 +33,7 @@ class scheduler_state {
         [this](const enqueue_request& m) { return enqueue(m); },
         [this](const cancel_request& m) { return cancel(m); },
         [this](const token_ack& m) { acknowledge(m); },
+        [this](const cluster_view& m) { follow(m); },
         [this](const rank_update& m) { follow(m); },
         [this](const step_done& m) {
           batch_->apply(m.result);
@@ -54,6 +55,7 @@ class scheduler_state {
     uint32_t number = 0;
     actor_key key;
     entrypoint_actor handle;  // null: the connection ended, its requests were cancelled
+    bool seen = false;        // in a cluster view
   };
 
   void attach() {
@@ -75,6 +77,20 @@ class scheduler_state {
       patience_.arm(self_, options_.group_patience);
     if (m.state == role_state::failed || m.state == role_state::drained)
       batch_->fail_all(errc::unavailable, "the rank has ended: " + m.text);
+    pump();
+  }
+
+  // A front that was in the view and is no more has been given up, whether or not its connection has ended.
+  void follow(const cluster_view& view) {
+    if (view.version <= view_version_) return;
+    view_version_ = view.version;
+    for (auto& [inc, f] : fronts_) {
+      const bool there = std::any_of(view.nodes.begin(), view.nodes.end(), [&](const node_entry& n) {
+        return n.node == f.key.node && n.inc == inc;
+      });
+      if (f.seen && !there && f.handle) drop(f);
+      f.seen = f.seen || there;
+    }
     pump();
   }
 
@@ -113,7 +129,7 @@ class scheduler_state {
       return refuse(errc::exhausted, fmt::format("{} fronts are attached", fronts_.size()));
     auto [it, fresh] = fronts_.try_emplace(m.front.inc);
     auto& f = it->second;
-    if (fresh) f = {next_front_++, m.front, {}};
+    if (fresh) f = {next_front_++, m.front, {}, false};
     if (f.handle && f.handle != handle) links_.unwatch(f.handle);
     f.handle = handle;
     links_.watch(handle, [this, inc = m.front.inc](const error&) {
@@ -238,6 +254,7 @@ class scheduler_state {
   bool configured_ = false, draining_ = false;
   std::map<incarnation, front> fronts_;  // bounded by max_fronts
   uint32_t next_front_ = 1;
+  uint64_t view_version_ = 0;
   std::multimap<batch::key, promise<ack>> cancels_;  // bounded by the open requests
   std::vector<promise<drain_reply>> drains_;
   timer resend_{resend_timer}, patience_{patience_timer}, drain_{drain_timer}, attach_timer_{attach_timer};

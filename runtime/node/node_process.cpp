@@ -77,6 +77,7 @@ class process {
     if (is_director()) {
       actors::director_options d;
       d.cluster = settings_.cluster.name;
+      d.epoch = cluster_epoch{static_cast<uint64_t>(wall_seconds())};  // grows from start to start
       d.wanted = wanted_groups(settings_);
       d.heartbeat = settings_.cluster.heartbeat;
       d.lost_after = settings_.cluster.lost_after;

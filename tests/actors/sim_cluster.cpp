@@ -79,23 +79,41 @@ sim_cluster::sim_cluster(cluster_options o) : options_(std::move(o)), random_(op
   system_ = std::make_unique<caf::actor_system>(config_);
   system_->await_actors_before_shutdown(false);
   net_ = std::make_unique<sim::network>(*system_, agenda_, options_.seed, options_.link);
-  const size_t home = net_->add("director");
+  net_->add("director");
+  start_director();
+  auto add = [&](const std::string& name, const std::string& seat, bool start = true) {
+    auto& v = nodes_[name];
+    v.index = net_->add(name);
+    v.wanted_seat = seat;
+    if (start) start_node(name);
+  };
+  for (uint32_t i = 0; i < options_.fronts; ++i) add("front-" + std::to_string(i), "front/" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.prefill; ++i) add("prefill-" + std::to_string(i), "prefill-" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.decode; ++i) add("decode-" + std::to_string(i), "decode-0/" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.spares; ++i) add("spare-" + std::to_string(i), "decode-0", false);
+}
+
+void sim_cluster::start_director() {
+  const size_t home = net_->find("director");
+  if (!net_->up(home)) net_->restart(home);
   director_options d;
+  d.epoch = cluster_epoch{++director_epoch_};
   d.wanted.push_back({role::front, "front", options_.fronts});
   for (uint32_t i = 0; i < options_.prefill; ++i) d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1});
   if (options_.decode > 0) d.wanted.push_back({role::decode, "decode-0", options_.decode});
   director_ = spawn_director(*system_, net_->id(home), sim::coordinator::of(*system_).unit(), d);
   listeners_["director"] = caf::actor_cast<caf::strong_actor_ptr>(director_);
-  auto add = [&](const std::string& name, const std::string& seat) {
-    auto& v = nodes_[name];
-    v.index = net_->add(name);
-    v.wanted_seat = seat;
-    start_node(name);
-  };
-  for (uint32_t i = 0; i < options_.fronts; ++i) add("front-" + std::to_string(i), "front/" + std::to_string(i));
-  for (uint32_t i = 0; i < options_.prefill; ++i) add("prefill-" + std::to_string(i), "prefill-" + std::to_string(i));
-  for (uint32_t i = 0; i < options_.decode; ++i) add("decode-" + std::to_string(i), "decode-0/" + std::to_string(i));
-  for (uint32_t i = 0; i < options_.spares; ++i) add("spare-" + std::to_string(i), "decode-0");
+}
+
+void sim_cluster::crash_director() {
+  net_->crash(net_->find("director"), sim::crash_kind::killed);
+  listeners_.erase("director");
+  director_ = nullptr;
+}
+
+void sim_cluster::cut_both(const std::string& a, const std::string& b, bool on) {
+  const size_t x = net_->find(a), y = net_->find(b);
+  for (auto [from, to] : {std::pair{x, y}, std::pair{y, x}}) on ? net_->cut(from, to) : net_->heal(from, to);
 }
 
 sim_cluster::~sim_cluster() {

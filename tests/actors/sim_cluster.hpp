@@ -67,10 +67,16 @@ class sim_cluster {
   /// A random request: prompt 1..120 tokens, up to 40 new ones.
   client_submit random_request();
 
+  /// Starts a process on an existing node: after a crash, or a spare ("spare-0" ...), which nobody has started.
   void start_node(const std::string& name);
   void crash(const std::string& name, sim::crash_kind kind);
   /// As a supervisor would: the process is started again.
   void restart(const std::string& name);
+
+  /// The director's process dies; it is started again with the next epoch.
+  void crash_director();
+  void start_director();
+  void cut_both(const std::string& a, const std::string& b, bool on);
 
   /// Asks an actor and runs until the answer is there.
   template <class Answer, class Handle, class Query>
@@ -95,6 +101,9 @@ class sim_cluster {
   sim::network& net() { return *net_; }
   sim::agenda& agenda() { return agenda_; }
   rng& random() { return random_; }
+  caf::actor_system& system() { return *system_; }
+  sim::coordinator& scheduler() { return sim::coordinator::of(*system_); }
+  director_actor director() { return director_; }
   uint64_t hash() { return sim::coordinator::of(*system_).hash(); }
   uint64_t handled() { return sim::coordinator::of(*system_).handled(); }
   std::vector<std::shared_ptr<client>> clients;
@@ -114,6 +123,7 @@ class sim_cluster {
   sim::listeners listeners_;
   director_actor director_;
   std::map<std::string, vnode> nodes_;
+  uint64_t director_epoch_ = 0;
   int32_t next_pid_ = 1000;
   uint64_t next_client_ = 0;
 };
