@@ -1,0 +1,85 @@
+#include "policies/speculation.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace troupe::policies {
+namespace {
+
+constexpr uint32_t enough = 8, probe_shortest = 512, probe_longest = 4096;
+constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32;
+
+void average(double& value, double sample, uint32_t seen) {
+  value += (sample - value) * std::max(memory, 1.0 / (seen + 1));  // a plain mean at first
+}
+
+double on_ns(const step_cost_table& t, double requests, double verified, double other) {
+  return step_cost(t.draft, 0, requests) + step_cost(t.verify, t.stairs, requests + other + verified);
+}
+
+double off_ns(const step_cost_table& t, double requests, double other) { return step_cost(t.verify, t.stairs, requests + other); }
+
+double gain_of(const speculation_cell& c, const step_cost_table& t, double requests, double other) {
+  const double with = on_ns(t, requests, c.verified * requests, other) * c.slower_on, without = off_ns(t, requests, other) * c.slower_off;
+  return with > 0 && without > 0 ? c.accepted * without / with : 1;
+}
+
+}  // namespace
+
+speculation_bucket bucket_of(uint32_t requests, uint64_t context) {
+  auto log2 = [](uint64_t x) { return x == 0 ? 0u : static_cast<uint32_t>(std::bit_width(x) - 1); };
+  return {log2(requests), log2(context)};
+}
+
+speculation_plan plan_speculation(const speculation_cell& c, const step_cost_table& table, uint32_t requests, uint32_t other_rows) {
+  speculation_plan plan;
+  plan.gain = c.seen_on >= enough ? gain_of(c, table, requests, other_rows) : 1;
+  if (!is_profiled(table)) {
+    plan.reason = "drafts: no profiled step cost to compare with";
+  } else if (c.seen_on < enough) {
+    plan.reason = fmt::format("drafts: only {} steps were measured", c.seen_on);
+  } else if (c.on) {
+    plan.reason = fmt::format("drafts: {:.2f} tokens per request and step, {:.2f} times the rate without", c.accepted, plan.gain);
+  } else {
+    plan.draft = false;
+    plan.reason = fmt::format("does not draft: {:.2f} tokens per request and step are {:.2f} times the rate without", c.accepted, plan.gain);
+  }
+  return plan;
+}
+
+result<void> observe(speculation_cell& c, const step_cost_table& table, const speculation_sample& s) {
+  if (s.requests == 0 || s.tokens < s.requests || !(s.ns > 0) || !std::isfinite(s.ns) ||
+      (!s.drafted && (s.verified > 0 || s.tokens > s.requests)) || s.tokens > uint64_t{s.requests} + s.verified) {
+    return fail(errc::invalid_argument, "speculation: {} requests, {} verified, {} tokens in {} ns is no step {} drafting", s.requests, s.verified,
+                s.tokens, s.ns, s.drafted ? "with" : "without");
+  }
+  const double requests = s.requests;
+  if (s.drafted) {
+    average(c.accepted, s.tokens / requests, c.seen_on);
+    average(c.verified, s.verified / requests, c.seen_on);
+    if (double t = on_ns(table, requests, s.verified, s.other_rows); t > 0) average(c.slower_on, s.ns / t, c.seen_on);
+    c.seen_on += c.seen_on < UINT32_MAX;
+  } else {
+    if (double t = off_ns(table, requests, s.other_rows); t > 0) average(c.slower_off, s.ns / t, c.seen_off);
+    c.seen_off += c.seen_off < UINT32_MAX;
+  }
+  if (c.seen_on < enough || !is_profiled(table)) return {};
+  const double gain = gain_of(c, table, requests, s.other_rows);
+  if (c.on) {
+    if (gain >= off_below) return {};
+    c.on = false;
+    c.probe_every = probe_shortest;
+    c.probe_in = c.probe_every;
+  } else if (gain > on_above) {
+    c.on = true;
+  } else if (s.drafted) {  // the trial that just ended changed nothing
+    c.probe_every = std::min(2 * c.probe_every, probe_longest);
+    c.probe_in = c.probe_every;
+  } else if (c.probe_in == 0 || --c.probe_in == 0) {
+    c.seen_on = 0;  // undecided again: the next steps draft, and their plain mean counts
+  }
+  return {};
+}
+
+}  // namespace troupe::policies

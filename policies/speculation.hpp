@@ -1,0 +1,58 @@
+// Whether a decode step drafts at all: an off-switch by what drafting is measured to bring, so that it is never a net loss.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "policies/verify_lengths.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe::policies {
+
+/// Where a measurement belongs: requests and mean context length in powers of two. Acceptance depends on both.
+struct speculation_bucket {
+  uint32_t requests = 0, context = 0;
+  bool operator==(const speculation_bucket&) const = default;
+};
+
+/// floor(log2) of both, 0 for 0.
+speculation_bucket bucket_of(uint32_t requests, uint64_t context_tokens);
+
+/// What was measured in one bucket; moving averages over about 32 steps. Plain state, kept by the caller per bucket.
+struct speculation_cell {
+  double accepted = 0;            // tokens per request and step while drafting, the sampled one included
+  double verified = 0;            // drafts verified per request and step
+  double slower_on = 1, slower_off = 1;  // measured time / time by the cost table
+  uint32_t seen_on = 0, seen_off = 0;
+  bool on = true;
+  uint32_t probe_in = 0;       // while off: steps until drafting is measured anew
+  uint32_t probe_every = 512;  // doubles up to 4,096 while that changes nothing
+};
+
+/// One finished step.
+struct speculation_sample {
+  bool drafted = false;
+  uint32_t requests = 0;
+  uint32_t verified = 0;  // drafts, over all requests
+  uint32_t tokens = 0;    // emitted, over all requests
+  uint32_t other_rows = 0;
+  double ns = 0;
+};
+
+/// Draft or not in the next step, and why.
+struct speculation_plan {
+  bool draft = true;
+  double gain = 0;  // tokens per time with drafting over without, by the measurements; 1 = even
+  std::string reason;
+};
+
+/// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times. Off when
+/// it falls below 1, on again above 1.02; undecided cells (fewer than 8 measured steps) draft. While off, 8 steps
+/// after every 512, later 4,096, draft to measure anew, which bounds the loss to 8 / 512 of the difference.
+speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests, uint32_t other_rows = 0);
+
+/// Takes in a finished step of this bucket and moves the switch. Refuses (invalid_argument) what cannot be: no requests, fewer
+/// tokens than requests, drafts verified or extra tokens without drafting, no time.
+result<void> observe(speculation_cell& cell, const step_cost_table& table, const speculation_sample& sample);
+
+}  // namespace troupe::policies
