@@ -14,6 +14,8 @@ std::span<const policy_entry> registry() {
     add_expert_entries(v);
     add_prefill_entries(v);
     add_placement_entries(v);
+    add_cluster_entries(v);
+    add_storage_entries(v);
     add_serving_entries(v);
     add_speculation_entries(v);
     std::sort(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -8,6 +8,8 @@
 namespace troupe::policies {
 
 /// Each appends its entries; the order does not matter.
+void add_cluster_entries(std::vector<policy_entry>& out);
+void add_storage_entries(std::vector<policy_entry>& out);
 void add_expert_entries(std::vector<policy_entry>& out);
 void add_prefill_entries(std::vector<policy_entry>& out);
 void add_placement_entries(std::vector<policy_entry>& out);
