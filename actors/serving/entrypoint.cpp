@@ -4,7 +4,7 @@
 #include <map>
 
 #include "actors/protocol/messages.hpp"
-#include "actors/serving/token_stream.hpp"
+#include "actors/serving/front_request.hpp"
 #include "policies/admission.hpp"
 #include "policies/placement.hpp"
 #include "runtime/base/log.hpp"
@@ -14,34 +14,8 @@ namespace {
 
 enum timer_kind : uint8_t { attach_timer = 1, place_timer = 2, drain_timer = 3 };
 
-/// A scheduler somewhere.
-struct target {
-  enum class state : uint8_t { unknown, resolving, attached };
-  role what = role::none;
-  state at = state::unknown;
-  bool admits = false;  // its seat was ready in the last view
-  scheduler_actor handle;
-  attach_reply facts;
-};
-
-/// A request between its submit and its end.
-struct request {
-  enum class phase : uint8_t { waiting, asking, running };  // for a place, for an answer, on a scheduler
-  client_submit what;
-  phase at = phase::waiting;
-  uint32_t attempt = 0;
-  actor_key where;             // of asking and running
-  bool prefilled = false;
-  uint32_t refusals = 0;       // in this round of placing
-  uint32_t resumes = 0;
-  nanoseconds waiting_since{0};
-  status refusal;              // the last one
-  uint32_t retry_after_ms = 0;
-  std::vector<kernels::token_id> emitted;
-  token_stream stream;
-  uint32_t cached = 0;
-  uint32_t drafted_before = 0, accepted_before = 0, drafted = 0, accepted = 0;  // of older attempts, of this one
-};
+using request = front_request;
+using target = front_target;
 
 class entrypoint_state {
  public:
@@ -53,13 +27,9 @@ class entrypoint_state {
   ~entrypoint_state() {
     for (auto& [number, r] : requests_) {
       client_event e;
-      e.first_position = r.stream.next();
-      e.done = true;
-      e.prompt_tokens = static_cast<uint32_t>(r.what.prompt.size());
-      e.completion_tokens = static_cast<uint32_t>(r.emitted.size());
       e.failure = errc::unavailable;
       e.failure_text = "this front has ended";
-      r.what.sink->on_event(std::move(e));
+      end_request(r, std::move(e));
     }
   }
 
@@ -359,9 +329,7 @@ class entrypoint_state {
       r.emitted.insert(r.emitted.end(), i.tokens.begin(), i.tokens.end());
       counters_.tokens += i.tokens.size();
       if (!i.last()) {
-        client_event e;
-        fill(e, i);
-        r.what.sink->on_event(std::move(e));
+        r.what.sink->on_event(to_event(i));
         continue;
       }
       a.ended = true;
@@ -372,22 +340,13 @@ class entrypoint_state {
     return a;
   }
 
-  static void fill(client_event& e, stream_item& i) {
-    e.first_position = i.first_position;
-    e.tokens = std::move(i.tokens);
-    e.logprobs = std::move(i.logprobs);
-    e.top = std::move(i.top);
-  }
-
   void last_item(request_number number, stream_item& i) {
     auto& r = requests_.at(number);
     const bool resumable = i.failure == errc::peer_lost || i.failure == errc::unavailable || i.failure == errc::timeout ||
                            i.failure == errc::stale;
     if (i.handoff.kind != handoff_kind::none || resumable) {
       if (!i.tokens.empty()) {
-        client_event e;
-        fill(e, i);
-        r.what.sink->on_event(std::move(e));
+        r.what.sink->on_event(to_event(i));
       }
       if (resumable) return resume(number, {i.failure, i.failure_text});
       r.prefilled = true;
@@ -396,8 +355,7 @@ class entrypoint_state {
       r.waiting_since = now(self_);
       return place(number);
     }
-    client_event e;
-    fill(e, i);
+    client_event e = to_event(i);
     e.finish = i.finish;
     e.failure = i.failure;
     e.failure_text = i.failure_text;
@@ -432,15 +390,8 @@ class entrypoint_state {
     auto r = std::move(it->second);
     by_id_.erase(r.what.id);
     requests_.erase(it);
-    e.done = true;
-    if (e.tokens.empty()) e.first_position = r.stream.next();
-    e.prompt_tokens = static_cast<uint32_t>(r.what.prompt.size());
-    e.completion_tokens = static_cast<uint32_t>(r.emitted.size());
-    e.cached_tokens = r.cached;
-    e.drafted = r.drafted_before + r.drafted;
-    e.accepted = r.accepted_before + r.accepted;
     ++(e.failure == errc{} ? counters_.finished : e.failure == errc::cancelled ? counters_.cancelled : counters_.failed);
-    r.what.sink->on_event(std::move(e));
+    end_request(r, std::move(e));
     if (draining_) check_drained();
   }
 
