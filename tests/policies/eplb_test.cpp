@@ -248,6 +248,31 @@ TEST(eplb, random_small_shapes_keep_the_rules) {
   }
 }
 
+TEST(eplb, hierarchical_keeps_groups_on_one_node) {
+  const uint64_t seed = 9;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  rng random{seed};
+  for (int i = 0; i < 500; ++i) {
+    auto nodes = static_cast<uint32_t>(1 + random.below(3)), groups = nodes * static_cast<uint32_t>(1 + random.below(3));
+    auto gpus = nodes * static_cast<uint32_t>(1 + random.below(3)), size = static_cast<uint32_t>(1 + random.below(4));
+    const uint32_t experts = groups * size;
+    const uint32_t slots = gpus * ((experts + gpus - 1) / gpus + static_cast<uint32_t>(random.below(3)));
+    eplb_input in{eplb_algorithm::hierarchical, {{}}, slots, groups, nodes, gpus};
+    for (uint32_t e = 0; e < experts; ++e) in.weights[0].push_back(static_cast<double>(random.below(50)));
+    auto plan = plan_eplb(in);
+    ASSERT_TRUE(plan) << plan.error().message;
+    ASSERT_EQ(broken_rule(in, *plan), "");
+    std::map<uint32_t, std::set<uint32_t>> nodes_of_group, groups_of_node;
+    for (uint32_t s = 0; s < slots; ++s) {
+      uint32_t g = static_cast<uint32_t>(plan->phy2log[0][s]) / size, n = s / (slots / nodes);
+      nodes_of_group[g].insert(n);
+      groups_of_node[n].insert(g);
+    }
+    for (auto& [g, on] : nodes_of_group) EXPECT_EQ(on.size(), 1u) << "group " << g;
+    for (auto& [n, has] : groups_of_node) EXPECT_EQ(has.size(), groups / nodes) << "node " << n;
+  }
+}
+
 TEST(eplb, static_loads_never_worse_than_the_published_algorithm) {
   struct shape {
     uint32_t gpus, slots;
