@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/model/model.hpp"
+#include "runtime/base/rng.hpp"
 
 namespace troupe::kernels {
 namespace {
@@ -138,6 +139,31 @@ TEST(model_files, bad_headers) {
   expect_error(copy, errc::corrupt, {"bad header"});
   copy.write("model.safetensors", std::string("\x02\0\0\0\0\0\0\0[]", 10));
   expect_error(copy, errc::corrupt, {"not a JSON object"});
+}
+
+// Bytes of the header changed at random: an error or a model, never a crash.
+TEST(model_files, random_damage_of_the_header_never_crashes) {
+  const uint64_t seed = 20261129;
+  std::cout << "seed " << seed << "\n";
+  rng random(seed);
+  model_copy copy;
+  const std::string whole = model_copy::file_of(copy.header(), copy.body());
+  const uint64_t header = copy.header().dump().size() + 8;
+  size_t refused = 0;
+  const int rounds = std::getenv("TROUPE_LONG") ? 400 : 40;
+  for (int i = 0; i < rounds; ++i) {
+    std::string damaged = whole;
+    for (uint64_t n = 1 + random.below(4); n > 0; --n)
+      damaged[random.below(header)] = static_cast<char>(random.below(2) ? random.below(256) : "0123456789{}[],:\"-"[random.below(18)]);
+    if (random.below(4) == 0) damaged.resize(random.below(damaged.size()));
+    copy.write("model.safetensors", damaged);
+    auto m = load_model(copy.path());
+    refused += !m;
+    if (!m) {
+      EXPECT_FALSE(m.error().message.empty());
+    }
+  }
+  EXPECT_GT(refused, static_cast<size_t>(rounds) / 2);
 }
 
 TEST(model_files, missing_tensor) {
