@@ -1,13 +1,16 @@
-// The operators of the forward pass, as one interface for the CPU and for GPUs. kernels/model writes the forward pass once
-// over it; kernels/cpu implements it and is the reference of every other implementation.
+// The operators of the forward pass, as one interface for the CPU and for GPUs. kernels/model writes the forward pass
+// once over it; kernels/cpu implements it and is the reference of every other implementation.
 //
 // Rules for all operators:
-// - Pointers are raw, row-major and dense, in memory of `where.device` (host memory for the CPU). Arrays of structs that
+// - Pointers are raw, row-major and dense, in memory of `where.device` (host memory for the CPU). Arrays of structs
+// that
 //   describe rows are given in the same memory. Sizes are host values. float unless said otherwise.
-// - An operator enqueues its work on `where.stream` and returns; none waits for the device. On the CPU it has finished when
+// - An operator enqueues its work on `where.stream` and returns; none waits for the device. On the CPU it has finished
+// when
 //   it returns. Only `synchronise` waits.
 // - Outputs never overlap inputs unless the comment says "in place". n == 0 is a no-op.
-// - Every reduction has one order per output element that depends on neither n, thread count, vector width nor instruction
+// - Every reduction has one order per output element that depends on neither n, thread count, vector width nor
+// instruction
 //   set: the result of a row is a pure function, to the bit, of that row's inputs. NaN handling is unspecified.
 // - Nothing is allocated per call once an operator has seen the largest shapes.
 // Formulas: docs/architecture.md names their sources; the comments here are the definition.
@@ -34,8 +37,8 @@ enum class weight_format : uint8_t {
 };
 
 /// A matrix [rows = outputs, cols = inputs] in place in the checkpoint. A vector has rows == 1. Data may be unaligned.
-/// cols is a multiple of 16, for fp8_row and mxfp4 of 32 (the loader refuses other sizes). A scale of an fp8 format above
-/// 2^119 counts as 2^119.
+/// cols is a multiple of 16, for fp8_row and mxfp4 of 32 (the loader refuses other sizes). A scale of an fp8 format
+/// above 2^119 counts as 2^119.
 struct weight {
   const void* data = nullptr;
   const uint8_t* scale = nullptr;
@@ -53,8 +56,8 @@ struct row_ref {
   uint32_t window_floor = 0;    // no window key before this position
 };
 
-/// Per-slot rings of fixed-size records; the record of position p lies at base + slot * slot_stride + (p % rows) * record.
-/// A window record is head_dim e4m3 bytes, then head_dim / 32 ue8m0 bytes (528 B for head_dim 512).
+/// Per-slot rings of fixed-size records; the record of position p lies at base + slot * slot_stride + (p % rows) *
+/// record. A window record is head_dim e4m3 bytes, then head_dim / 32 ue8m0 bytes (528 B for head_dim 512).
 struct ring_view {
   std::byte* base = nullptr;
   size_t slot_stride = 0;
@@ -78,7 +81,7 @@ struct paged_view {
 
 /// A compressed group completed by a row of this call: tokens [group * ratio, (group + 1) * ratio) of the slot.
 struct group_ref {
-  uint32_t row = 0;    // the completing row, index in this call
+  uint32_t row = 0;  // the completing row, index in this call
   uint32_t slot = 0;
   uint32_t group = 0;
 };
@@ -122,9 +125,9 @@ struct hc_weights {
 struct sample_row {
   float temperature = 0;  // 0 = argmax of the logits
   float top_p = 1;
-  uint32_t top_k = 0;     // 0 = no limit
+  uint32_t top_k = 0;  // 0 = no limit
   uint64_t seed = 0;
-  uint32_t position = 0;  // of the token to be sampled
+  uint32_t position = 0;            // of the token to be sampled
   const int32_t* banned = nullptr;  // token ids that cannot be sampled
   uint32_t banned_count = 0;
   int32_t logprobs = -1;  // -1: none; n >= 0: the token's own and n alternatives
@@ -181,10 +184,10 @@ class operators {
   /// angles [n, pairs, 2] = (cos, sin) of float(positions[i] * freqs[j]), the product rounded to float once.
   virtual void rope_angles(place where, const uint32_t* positions, uint32_t n, const float* freqs, uint32_t pairs,
                            float* angles) = 0;
-  /// Rotates the last 2 * pairs channels of each head of x [n, heads, dim], adjacent channels (even, odd) as one complex
-  /// number, by +angle or by -angle (inverse). In place.
-  virtual void rope(place where, float* x, uint32_t n, uint32_t heads, uint32_t dim, const float* angles, uint32_t pairs,
-                    bool inverse) = 0;
+  /// Rotates the last 2 * pairs channels of each head of x [n, heads, dim], adjacent channels (even, odd) as one
+  /// complex number, by +angle or by -angle (inverse). In place.
+  virtual void rope(place where, float* x, uint32_t n, uint32_t heads, uint32_t dim, const float* angles,
+                    uint32_t pairs, bool inverse) = 0;
 
   // -- key/value records ----------------------------------------------------------------------------------------------
   /// Rotates kv [n, dim] (already normalised) as `rope` does and writes one window record per row to records
@@ -195,9 +198,9 @@ class operators {
   /// Copies records into rings at the end of a step.
   virtual void store_records(place where, const std::byte* records, const record_copy* copies, uint32_t n,
                              const ring_view& ring) = 0;
-  /// Closes groups. Member i of a group is token t = group * ratio + i: its kv and gate come from this call's rows kv, gate
-  /// [n rows, dim] if t >= rows[g.row].first_position, else from open [slot][ratio][2][dim] at index t % ratio (kv, gate).
-  /// latent [groups, dim] = rms_norm(sum_i softmax_i(gate_i) * kv_i), softmax per channel over the members.
+  /// Closes groups. Member i of a group is token t = group * ratio + i: its kv and gate come from this call's rows kv,
+  /// gate [n rows, dim] if t >= rows[g.row].first_position, else from open [slot][ratio][2][dim] at index t % ratio
+  /// (kv, gate). latent [groups, dim] = rms_norm(sum_i softmax_i(gate_i) * kv_i), softmax per channel over the members.
   /// ratio 1: gate and open are null and latent = rms_norm(kv).
   virtual void compress(place where, const group_ref* groups, uint32_t count, const row_ref* rows, const float* kv,
                         const float* gate, const float* open, uint32_t ratio, const weight& norm, float eps,
@@ -219,21 +222,21 @@ class operators {
   // -- selection and attention ----------------------------------------------------------------------------------------
   /// score(s) = sum_h w_h * relu(q_h . k_s) * dim^-0.5, where the row's head weights w [n, heads] hold weights_proj(x),
   /// which this operator multiplies by heads^-0.5 first. Visible groups of a row: s < (position + 1) / ratio (whole
-  /// numbers). selected [n, topk] = the topk highest visible scores, listed in ascending order of s; counts [n] how many.
-  /// Ties go to the lower s.
-  /// publish (may be null): level one. Block score = max over its visible groups; the block that holds the newest visible
-  /// group counts as +inf; the publish->limit highest non-empty blocks are written, ascending; ties to the lower block.
-  /// The row's own selection is over all visible groups.
-  /// within (may be null): only groups inside these blocks are scored and selected.
-  /// scores (may be null, for verification): [n, scores_stride], -inf where not visible or not scored.
-  virtual void index_select(place where, const float* q, const float* w, const row_ref* rows, uint32_t n, uint32_t heads,
-                            uint32_t dim, uint32_t ratio, const paged_view& keys, uint32_t topk, uint32_t* selected,
-                            uint32_t* counts, const candidate_blocks* publish, const candidate_blocks* within,
-                            float* scores, size_t scores_stride) = 0;
-  /// out [n, heads, dim]: one softmax per head over the window keys at positions max(window_floor, position - window + 1)
-  /// .. position and the selected main entries; keys are the values too (one KV head). sink [heads] is one more logit in
-  /// the denominator only. Logits are q . k * scale. Order of accumulation: window keys by position, then entries by s.
-  /// records: this call's window records. selected, counts may be null (window only). q [n, heads, dim] is rotated.
+  /// numbers). selected [n, topk] = the topk highest visible scores, listed in ascending order of s; counts [n] how
+  /// many. Ties go to the lower s. publish (may be null): level one. Block score = max over its visible groups; the
+  /// block that holds the newest visible group counts as +inf; the publish->limit highest non-empty blocks are written,
+  /// ascending; ties to the lower block. The row's own selection is over all visible groups. within (may be null): only
+  /// groups inside these blocks are scored and selected. scores (may be null, for verification): [n, scores_stride],
+  /// -inf where not visible or not scored.
+  virtual void index_select(place where, const float* q, const float* w, const row_ref* rows, uint32_t n,
+                            uint32_t heads, uint32_t dim, uint32_t ratio, const paged_view& keys, uint32_t topk,
+                            uint32_t* selected, uint32_t* counts, const candidate_blocks* publish,
+                            const candidate_blocks* within, float* scores, size_t scores_stride) = 0;
+  /// out [n, heads, dim]: one softmax per head over the window keys at positions max(window_floor, position - window +
+  /// 1)
+  /// .. position and the selected main entries; keys are the values too (one KV head). sink [heads] is one more logit
+  /// in the denominator only. Logits are q . k * scale. Order of accumulation: window keys by position, then entries by
+  /// s. records: this call's window records. selected, counts may be null (window only). q [n, heads, dim] is rotated.
   virtual void attention(place where, const float* q, const row_ref* rows, uint32_t n, uint32_t heads, uint32_t dim,
                          uint32_t window, float scale, const float* sink, const ring_view& ring,
                          const std::byte* records, const uint32_t* selected, const uint32_t* counts, uint32_t topk,
@@ -247,12 +250,13 @@ class operators {
 
   // -- residual streams -----------------------------------------------------------------------------------------------
   /// x [n, hc, hidden]: all streams = the embedding row of the token.
-  virtual void embed_streams(place where, const int32_t* tokens, uint32_t n, const weight& w, uint32_t hc, float* x) = 0;
+  virtual void embed_streams(place where, const int32_t* tokens, uint32_t n, const weight& w, uint32_t hc,
+                             float* x) = 0;
   /// The site's mix from x [n, hc, hidden]: m = fn . (x * rsqrt(mean(x^2 over all streams) + eps));
-  /// pre [n, hc] = sigmoid(m[k] * scale[0] + base[k]) + hc_eps; post [n, hc] = 2 sigmoid(m[hc + k] * scale[1] + base[hc + k]);
-  /// comb [n, hc, hc] from m[2 hc ..] * scale[2] + base[2 hc ..]: softmax over the last index + hc_eps, then divided by
-  /// (column sum + hc_eps), then (iterations - 1) times rows then columns, each / (sum + hc_eps). Row j = source stream,
-  /// column k = target stream.
+  /// pre [n, hc] = sigmoid(m[k] * scale[0] + base[k]) + hc_eps; post [n, hc] = 2 sigmoid(m[hc + k] * scale[1] + base[hc
+  /// + k]); comb [n, hc, hc] from m[2 hc ..] * scale[2] + base[2 hc ..]: softmax over the last index + hc_eps, then
+  /// divided by (column sum + hc_eps), then (iterations - 1) times rows then columns, each / (sum + hc_eps). Row j =
+  /// source stream, column k = target stream.
   virtual void hc_mix(place where, const float* x, uint32_t n, uint32_t hc, uint32_t hidden, const hc_weights& w,
                       float eps, float hc_eps, uint32_t iterations, float* pre, float* post, float* comb) = 0;
   /// u [n, hidden] = sum_k pre[k] * x[k], in order of k. pre null: stream 0 (the first site).
@@ -270,16 +274,16 @@ class operators {
   virtual void engram_gather(place where, const weight& table, const uint32_t* rows, uint32_t n, uint32_t columns,
                              float* y) = 0;
   /// kv [n, (hc + 1) * hidden] = hc keys, then the value. dot_k = sum(x_k * q_weight_k * k_weight_k * key_k)
-  /// * rsqrt(mean x_k^2 + eps) * rsqrt(mean key_k^2 + eps) * hidden^-0.5; gate_k = sigmoid(copysign(sqrt(max(|dot|, 1e-6)),
-  /// dot)); x_k += gate_k * value, in place on x [n, hc, hidden]. q_weight, k_weight [hc, hidden].
-  /// masked (may be null): rows with a non-zero byte have gate 0. gates (may be null): [n, hc].
+  /// * rsqrt(mean x_k^2 + eps) * rsqrt(mean key_k^2 + eps) * hidden^-0.5; gate_k = sigmoid(copysign(sqrt(max(|dot|,
+  /// 1e-6)), dot)); x_k += gate_k * value, in place on x [n, hc, hidden]. q_weight, k_weight [hc, hidden]. masked (may
+  /// be null): rows with a non-zero byte have gate 0. gates (may be null): [n, hc].
   virtual void engram_gate(place where, float* x, uint32_t n, uint32_t hc, uint32_t hidden, const float* kv,
                            const weight& q_weight, const weight& k_weight, float eps, const uint8_t* masked,
                            float* gates) = 0;
 
   // -- experts --------------------------------------------------------------------------------------------------------
-  /// s = sqrt(softplus(logits / temperature)) of logits [n, experts]; ids [n, k] = the k highest s + bias, falling, ties to
-  /// the lower id; weights [n, k] = s / (sum of the k s + 1e-20) * scale.
+  /// s = sqrt(softplus(logits / temperature)) of logits [n, experts]; ids [n, k] = the k highest s + bias, falling,
+  /// ties to the lower id; weights [n, k] = s / (sum of the k s + 1e-20) * scale.
   virtual void route(place where, const float* logits, uint32_t n, uint32_t experts, const float* bias,
                      float temperature, uint32_t k, float scale, uint32_t* ids, float* weights) = 0;
   /// y [items, hidden]: expert items[i].expert applied to row items[i].row of x [*, hidden]. `experts` is a host array
@@ -287,16 +291,16 @@ class operators {
   virtual void expert_mlp(place where, const float* x, const expert_item* items, uint32_t count,
                           const expert_weights* experts, uint32_t expert_count, float limit, float* y) = 0;
   /// y [n, hidden] = ((parts[i, 0] + parts[i, 1]) + ...) + shared[i]
-  virtual void combine_add(place where, const float* parts, uint32_t n, uint32_t k, uint32_t hidden, const float* shared,
-                           float* y) = 0;
+  virtual void combine_add(place where, const float* parts, uint32_t n, uint32_t k, uint32_t hidden,
+                           const float* shared, float* y) = 0;
 
   // -- sampling -------------------------------------------------------------------------------------------------------
-  /// tokens [n] = argmax over allowed ids of logits (temperature 0), or of logits / temperature + gumbel after top_k, then
-  /// top_p (the fewest most probable tokens whose probabilities under softmax(logits / temperature) over the top_k set sum
-  /// to at least top_p); ties everywhere to the lowest id. gumbel of id t = -log(-log(u)), u = ((w >> 8) + 0.5) * 2^-24,
-  /// w = word t % 4 of philox({t / 4, position, 0, 0}, {low, high half of seed}).
-  /// Where rows[i].logprobs >= 0: logprobs [n] = log softmax(logits)[token] of the unmodified logits, top_tokens and
-  /// top_logprobs [n, max_top] the rows[i].logprobs highest. The three arrays may be null if no row asks.
+  /// tokens [n] = argmax over allowed ids of logits (temperature 0), or of logits / temperature + gumbel after top_k,
+  /// then top_p (the fewest most probable tokens whose probabilities under softmax(logits / temperature) over the top_k
+  /// set sum to at least top_p); ties everywhere to the lowest id. gumbel of id t = -log(-log(u)), u = ((w >> 8) + 0.5)
+  /// * 2^-24, w = word t % 4 of philox({t / 4, position, 0, 0}, {low, high half of seed}). Where rows[i].logprobs >= 0:
+  /// logprobs [n] = log softmax(logits)[token] of the unmodified logits, top_tokens and top_logprobs [n, max_top] the
+  /// rows[i].logprobs highest. The three arrays may be null if no row asks.
   virtual void sample(place where, const float* logits, uint32_t n, uint32_t vocabulary, const sample_row* rows,
                       int32_t* tokens, float* logprobs, int32_t* top_tokens, float* top_logprobs) = 0;
 };

@@ -13,21 +13,21 @@ namespace troupe::kernels {
 
 /// How a CPU engine is made. Every field has a default but the model.
 struct cpu_engine_config {
-  std::shared_ptr<const model> weights;   // a loaded model, or null: model_directory is loaded
+  std::shared_ptr<const model> weights;  // a loaded model, or null: model_directory is loaded
   std::string model_directory;
   engine_limits limits;
-  std::string isa;                        // "portable", "avx2", "avx512"; empty: the widest that this CPU has
-  std::span<std::byte> pages;             // limits.pages * page_bytes that outlive the engine; empty: it allocates them
-  std::unique_ptr<ep::group> group;       // null: the engine is alone, unless it shall wait for its group
-  bool wait_for_group = false;            // with a null group: plans wait for the first regroup
-  ep::placement placement;                // with a group; without one every expert is local
-  std::string replay_mode = "exact";      // goes into the fingerprint
-  const clock_source* clock = nullptr;    // null: the machine's
+  std::string isa;                      // "portable", "avx2", "avx512"; empty: the widest that this CPU has
+  std::span<std::byte> pages;           // limits.pages * page_bytes that outlive the engine; empty: it allocates them
+  std::unique_ptr<ep::group> group;     // null: the engine is alone, unless it shall wait for its group
+  bool wait_for_group = false;          // with a null group: plans wait for the first regroup
+  ep::placement placement;              // with a group; without one every expert is local
+  std::string replay_mode = "exact";    // goes into the fingerprint
+  const clock_source* clock = nullptr;  // null: the machine's
 };
 
 /// Loads what is not loaded, allocates for the limits and starts the engine thread. Errors: those of load_model;
-/// invalid_argument for limits, placement, group or page memory that do not fit; unsupported for an instruction set that
-/// this CPU lacks; exhausted for memory.
+/// invalid_argument for limits, placement, group or page memory that do not fit; unsupported for an instruction set
+/// that this CPU lacks; exhausted for memory.
 result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine::sink on_step);
 
 /// What schedulers need to know of a model served by the CPU engine. `name` is the directory's last part.

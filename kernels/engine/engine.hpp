@@ -1,11 +1,11 @@
 // The engine behind a rank: it runs step plans and reports step results. One interface for the CPU engine, the GPU
 // engine and the cost model of the simulator.
 //
-// The engine is a standing participant of its expert-parallel group: it has a thread of its own, runs the plans that are
-// submitted in order, and when it has no plan it keeps joining the group's steps with zero rows (or parks with it). A plan
-// names sequences by slot, not by token: the engine holds the last sampled token of each slot, so plan N+1 is made while
-// plan N runs. Steps are transactional: a slot's committed length moves only at the end of a step, and an abandoned step
-// is simply run again.
+// The engine is a standing participant of its expert-parallel group: it has a thread of its own, runs the plans that
+// are submitted in order, and when it has no plan it keeps joining the group's steps with zero rows (or parks with it).
+// A plan names sequences by slot, not by token: the engine holds the last sampled token of each slot, so plan N+1 is
+// made while plan N runs. Steps are transactional: a slot's committed length moves only at the end of a step, and an
+// abandoned step is simply run again.
 #pragma once
 
 #include <cstdint>
@@ -60,11 +60,12 @@ struct sequence_open {
 
 /// What one sequence does in each step of a plan (docs/decisions.md names the source: decided detail 8). Rows run are
 /// [position, position + rows) of the slot's known tokens when rows > 0 (a prompt chunk; position must equal the slot's
-/// committed length, or, when window rows are replayed, lie anywhere up to write_global_from with window_floor = position;
-/// the pages before write_global_from then hold what a hit or a peer brought), or the last sampled token and the drafts that
-/// the engine grants from `verify_budget` when rows == 0 (decode). A decode sequence without a page for its next row waits:
-/// it computes nothing and is not in the result. A page that does not start before write_global_from is zeroed when it is
-/// appended. Floors are remembered per slot: decode rows keep those of the prompt's last chunk.
+/// committed length, or, when window rows are replayed, lie anywhere up to write_global_from with window_floor =
+/// position; the pages before write_global_from then hold what a hit or a peer brought), or the last sampled token and
+/// the drafts that the engine grants from `verify_budget` when rows == 0 (decode). A decode sequence without a page for
+/// its next row waits: it computes nothing and is not in the result. A page that does not start before
+/// write_global_from is zeroed when it is appended. Floors are remembered per slot: decode rows keep those of the
+/// prompt's last chunk.
 struct sequence_step {
   slot_id slot;
   uint32_t position = 0;           // first row of a chunk; ignored for decode
@@ -104,10 +105,10 @@ struct token_logprob {
 /// What a step brought for one sequence.
 struct sequence_result {
   slot_id slot;
-  uint32_t committed = 0;       // tokens whose KV is in place after the step
-  uint32_t first_position = 0;  // position of tokens[0]
+  uint32_t committed = 0;        // tokens whose KV is in place after the step
+  uint32_t first_position = 0;   // position of tokens[0]
   std::vector<token_id> tokens;  // newly sampled; a finish by end-of-sequence or stop id includes that token
-  std::vector<float> logprobs;                  // of tokens, when asked for
+  std::vector<float> logprobs;   // of tokens, when asked for
   std::vector<std::vector<token_logprob>> top;  // alternatives per token, when asked for
   uint32_t drafted = 0, accepted = 0;           // drafts verified in this step, and accepted
   finish_reason finish = finish_reason::none;   // after a finish the slot computes nothing; close it
@@ -124,15 +125,15 @@ struct step_times {
 /// failed while no plan of this rank was running or waiting.
 struct step_result {
   uint64_t plan = 0;
-  uint64_t step = 0;        // the group's step number
-  bool plan_done = false;   // last result of this plan
+  uint64_t step = 0;       // the group's step number
+  bool plan_done = false;  // last result of this plan
   std::vector<sequence_result> sequences;
   std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
   uint32_t rows = 0;
   step_times times;
-  errc failure{};           // 0, or peer_lost / timeout / cancelled / internal: the step was abandoned and emitted nothing; the
-                            // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
-  bool applied = true;      // with failure: the plan had begun, so its closes, opens and pages took effect
+  errc failure{};  // 0, or peer_lost / timeout / cancelled / internal: the step was abandoned and emitted nothing; the
+                   // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
+  bool applied = true;  // with failure: the plan had begun, so its closes, opens and pages took effect
   std::string failure_text;
   std::vector<uint32_t> suspects;  // ranks of the running group that did not show up, with peer_lost
   bool operator==(const step_result&) const = default;
@@ -174,14 +175,15 @@ class engine {
   virtual const model_facts& facts() const = 0;
   virtual const engine_limits& limits() const = 0;
 
-  /// Queues a plan. At most two plans wait (one running, one next, one spare); a further one is `exhausted`. A plan that
-  /// breaks the contract above (unknown slot, position beyond the committed length, too many rows, page out of range) is
-  /// `invalid_argument`, names the field, and changes nothing.
+  /// Queues a plan. At most two plans wait (one running, one next, one spare); a further one is `exhausted`. A plan
+  /// that breaks the contract above (unknown slot, position beyond the committed length, too many rows, page out of
+  /// range) is `invalid_argument`, names the field, and changes nothing.
   virtual result<void> submit(step_plan plan) = 0;
 
-  /// Gives the engine the group and expert placement of a new epoch; the engine thread takes it between steps. Until then,
-  /// and after a peer_lost, plans wait (the failed step's plan and those already queued behind it are reported as failed and
-  /// dropped; see step_result::applied), and between such a failure and the next regroup submit is `unavailable`. The initial group is given at construction. Fails if the placement leaves an expert without a copy.
+  /// Gives the engine the group and expert placement of a new epoch; the engine thread takes it between steps. Until
+  /// then, and after a peer_lost, plans wait (the failed step's plan and those already queued behind it are reported as
+  /// failed and dropped; see step_result::applied), and between such a failure and the next regroup submit is
+  /// `unavailable`. The initial group is given at construction. Fails if the placement leaves an expert without a copy.
   virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
 
   /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.

@@ -1,5 +1,5 @@
-// Who owns which page of a rank's KV pool: the book-keeping only, the memory is the engine's. A page has a set of owners and
-// is free when the set is empty (docs/decisions.md, detail 24). Not thread safe: one actor owns it.
+// Who owns which page of a rank's KV pool: the book-keeping only, the memory is the engine's. A page has a set of
+// owners and is free when the set is empty (docs/decisions.md, detail 24). Not thread safe: one actor owns it.
 #pragma once
 
 #include <array>

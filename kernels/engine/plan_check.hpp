@@ -1,4 +1,5 @@
-// Whether a plan keeps the engine's contract, decided when it is submitted, from what the plans before it will have done.
+// Whether a plan keeps the engine's contract, decided when it is submitted, from what the plans before it will have
+// done.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace troupe::kernels {
 
-/// What is known of a slot once all submitted plans have run. Decoding moves lengths by amounts nobody knows yet, so they
-/// are lower bounds from the first sample on.
+/// What is known of a slot once all submitted plans have run. Decoding moves lengths by amounts nobody knows yet, so
+/// they are lower bounds from the first sample on.
 struct planned_slot {
   bool open = false;
   bool sampled = false;    // a token has been or will be sampled

@@ -38,16 +38,25 @@ result<void> check_placement(const model& m, const ep::placement& placement, uin
 }
 
 step_engine::step_engine(step_engine_parts parts, sink on_step)
-    : model_(std::move(parts.weights)), ops_(std::move(parts.ops)), where_(parts.where), limits_(parts.limits),
-      own_pages_(std::move(parts.own_pages)), page_memory_(parts.pages), facts_(std::move(parts.facts)), clock_(*parts.clock), sink_(std::move(on_step)),
-      group_(std::move(parts.group)), placement_(std::move(parts.placement)) {}
+    : model_(std::move(parts.weights)),
+      ops_(std::move(parts.ops)),
+      where_(parts.where),
+      limits_(parts.limits),
+      own_pages_(std::move(parts.own_pages)),
+      page_memory_(parts.pages),
+      facts_(std::move(parts.facts)),
+      clock_(*parts.clock),
+      sink_(std::move(on_step)),
+      group_(std::move(parts.group)),
+      placement_(std::move(parts.placement)) {}
 
 result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink on_step) {
   TROUPE_CHECK(parts.weights && parts.ops && parts.clock && on_step, "a step engine lacks a part");
   const engine_limits& l = parts.limits;
   if (l.slots == 0 || l.max_chunk == 0 || l.max_context == 0 || l.pages == 0)
-    return fail(errc::invalid_argument, "engine limits: slots {}, max_chunk {}, max_context {}, pages {} must be positive",
-                l.slots, l.max_chunk, l.max_context, l.pages);
+    return fail(errc::invalid_argument,
+                "engine limits: slots {}, max_chunk {}, max_context {}, pages {} must be positive", l.slots,
+                l.max_chunk, l.max_context, l.pages);
   if (l.max_context > parts.weights->config.max_position_embeddings)
     return fail(errc::invalid_argument, "engine limits: max_context {} is above the model's {}", l.max_context,
                 parts.weights->config.max_position_embeddings);
@@ -66,10 +75,11 @@ result<void> step_engine::prepare() {
                   shape.hidden, shape.max_rows, c.hidden_size, step_rows(limits_));
     if (auto r = check_placement(*model_, placement_, shape.ranks); !r) return r;
   }
-  TROUPE_TRY(kv_state state, kv_state::make(*model_, *ops_, where_, {limits_.slots, limits_.max_context, limits_.pages},
-                                            page_memory_));
+  TROUPE_TRY(kv_state state,
+             kv_state::make(*model_, *ops_, where_, {limits_.slots, limits_.max_context, limits_.pages}, page_memory_));
   state_.emplace(std::move(state));
-  TROUPE_TRY(forward_, forward_pass::make(*model_, *ops_, where_, *state_, {step_rows(limits_), limits_.slots}, clock_));
+  TROUPE_TRY(forward_,
+             forward_pass::make(*model_, *ops_, where_, *state_, {step_rows(limits_), limits_.slots}, clock_));
   block_ = c.num_nextn_predict_layers ? c.dspark_block_size : 0;
   slots_.resize(limits_.slots);
   for (slot_state& s : slots_) {
@@ -186,7 +196,8 @@ void step_engine::run() {
         result.plan_done = true;
         result.step = group_step_;
         for (const sequence_step& s : plan_.sequences)
-          result.sequences.push_back({.slot = s.slot, .committed = slots_[s.slot.value].committed,
+          result.sequences.push_back({.slot = s.slot,
+                                      .committed = slots_[s.slot.value].committed,
                                       .first_position = slots_[s.slot.value].known});
         has_plan_ = false;
         sink_(std::move(result));
@@ -346,7 +357,8 @@ void step_engine::fail_step(error e) {
 void step_engine::resync() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const slot_state& s = slots_[i];
-    planned_.slots[i] = {s.open, s.known == s.committed + 1 && s.known > s.prompt_length, s.committed, s.known, s.pages};
+    planned_.slots[i] = {s.open, s.known == s.committed + 1 && s.known > s.prompt_length, s.committed, s.known,
+                         s.pages};
     if (!s.open) planned_.slots[i] = {};
   }
 }

@@ -1,5 +1,5 @@
-// The engine over any operators: a thread that takes plans, meets its group once per step, runs the forward pass, samples,
-// drafts and commits.
+// The engine over any operators: a thread that takes plans, meets its group once per step, runs the forward pass,
+// samples, drafts and commits.
 //
 // A step, on the engine thread:
 //   rows of chunks, last tokens and granted drafts -> begin_step (the group's OR of what to run) -> layers -> logits ->
@@ -27,9 +27,9 @@ struct step_engine_parts {
   std::unique_ptr<operators> ops;
   place where;
   engine_limits limits;
-  std::span<std::byte> pages;                // limits.pages pages; outlives the engine, or lies in own_pages
-  std::unique_ptr<std::byte[]> own_pages;    // memory that the engine keeps, may be null
-  std::unique_ptr<ep::group> group;          // null: plans wait for the first regroup
+  std::span<std::byte> pages;              // limits.pages pages; outlives the engine, or lies in own_pages
+  std::unique_ptr<std::byte[]> own_pages;  // memory that the engine keeps, may be null
+  std::unique_ptr<ep::group> group;        // null: plans wait for the first regroup
   ep::placement placement;
   model_facts facts;
   const clock_source* clock = nullptr;
@@ -77,10 +77,10 @@ class step_engine final : public engine {
     uint32_t slot = 0;
     const sequence_step* step = nullptr;  // in plan_
     bool decode = false, sample = false;
-    uint32_t drafts = 0;       // verified in this step
+    uint32_t drafts = 0;                     // verified in this step
     uint32_t first_sample = 0, samples = 0;  // in the step's sampled rows
     uint32_t emitted = 0;
-    uint32_t committed = 0;    // after the step
+    uint32_t committed = 0;      // after the step
     uint32_t context_floor = 0;  // of the drafter, after the step
     finish_reason finish = finish_reason::none;
     int32_t draft_index = -1;  // in the draft pass
@@ -162,7 +162,7 @@ class step_engine final : public engine {
   planned_state planned_;
   std::optional<regrouping> regrouping_;
   bool stopping_ = false;
-  bool failed_ = false;  // a step failed and no regroup came since
+  bool failed_ = false;          // a step failed and no regroup came since
   ep::group* parked_ = nullptr;  // the group that the engine thread uses, for wake
   std::vector<std::vector<uint64_t>> loads_;
 

@@ -65,8 +65,8 @@ void step_engine::compose(bool first_step) {
   }
 }
 
-// Gives the step's budget to the drafts most likely to be accepted: a draft's chance is the product of the confidences up
-// to it, so the best ones are prefixes by construction. Ties go to the earlier sequence.
+// Gives the step's budget to the drafts most likely to be accepted: a draft's chance is the product of the confidences
+// up to it, so the best ones are prefixes by construction. Ties go to the earlier sequence.
 void step_engine::grant_drafts(uint32_t budget) {
   grants_.clear();
   for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -83,8 +83,8 @@ void step_engine::grant_drafts(uint32_t budget) {
 }
 
 bool step_engine::wants_draft(const step_item& item) const {
-  return item.sample && block_ > 0 && limits_.max_draft > 0 && plan_.verify_budget > 0 &&
-         slots_[item.slot].speculate && item.step->draft_context;
+  return item.sample && block_ > 0 && limits_.max_draft > 0 && plan_.verify_budget > 0 && slots_[item.slot].speculate &&
+         item.step->draft_context;
 }
 
 ep::step_header step_engine::header() const {
@@ -212,8 +212,8 @@ void step_engine::finish_step(step_result& result) {
       out.logprobs.push_back(logprobs_[at]);
       auto& top = out.top.emplace_back();
       for (int32_t t = 0; t < s.sampling.logprobs; ++t)
-        top.push_back({top_tokens_[size_t{at} * operators::max_top + t],
-                       top_logprobs_[size_t{at} * operators::max_top + t]});
+        top.push_back(
+            {top_tokens_[size_t{at} * operators::max_top + t], top_logprobs_[size_t{at} * operators::max_top + t]});
     }
     s.known += item.emitted;
     s.window_floor = rows.window_floor;

@@ -106,7 +106,8 @@ void check_relations(const model_config& c, reader& r) {
   multiple("o_lora_rank", c.o_lora_rank, 32, "weights are scaled per 32 values");
   multiple("moe_intermediate_size", c.moe_intermediate_size, 32, "weights are scaled per 32 values");
   multiple("index_head_dim", c.index_head_dim, 32, "index keys are scaled per 32 channels");
-  multiple("engram_head_dim", c.engram_layer_ids.empty() ? 0 : c.engram_head_dim, 32, "table rows are scaled per 32 values");
+  multiple("engram_head_dim", c.engram_layer_ids.empty() ? 0 : c.engram_head_dim, 32,
+           "table rows are scaled per 32 values");
   multiple("dspark_markov_rank", c.num_nextn_predict_layers == 0 ? 0 : c.dspark_markov_rank, 32,
            "operators take columns in groups");
   multiple("qk_rope_head_dim", c.qk_rope_head_dim, 2, "channels rotate in pairs");
@@ -128,8 +129,10 @@ void check_relations(const model_config& c, reader& r) {
   for (uint32_t s : c.kv_source_layer_ids) {
     if (!contains(c.index_source_layer_ids, s))
       r.complain("index_source_layer_ids", "lacks {}, which is in kv_source_layer_ids", s);
-    if (c.compress_ratios[s] == 0) r.complain("compress_ratios", "entry {} is 0, but layer {} is a KV source", s, s);
-    else multiple("sliding_window", c.sliding_window, c.compress_ratios[s], "a page holds whole groups");
+    if (c.compress_ratios[s] == 0)
+      r.complain("compress_ratios", "entry {} is 0, but layer {} is a KV source", s, s);
+    else
+      multiple("sliding_window", c.sliding_window, c.compress_ratios[s], "a page holds whole groups");
   }
   uint32_t source = UINT32_MAX;
   for (uint32_t l = 0; l < c.compress_ratios.size(); ++l) {
@@ -138,8 +141,8 @@ void check_relations(const model_config& c, reader& r) {
     if (l >= layers) {
       if (ratio != 0) r.complain("compress_ratios", "entry {} is {}, draft blocks have 0", l, ratio);
     } else if (ratio != 0 && (source == UINT32_MAX || c.compress_ratios[source] != ratio)) {
-      r.complain("compress_ratios", "entry {} is {}, but the KV source at or before layer {} does not have that ratio", l,
-                 ratio, l);
+      r.complain("compress_ratios", "entry {} is {}, but the KV source at or before layer {} does not have that ratio",
+                 l, ratio, l);
     }
   }
   if (!contains(c.index_source_layer_ids, c.candidate_source_layer_id))

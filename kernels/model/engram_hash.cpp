@@ -12,8 +12,8 @@ namespace {
 using nlohmann::json;
 __extension__ typedef unsigned __int128 uint128;
 
-// SeedSequence of NumPy (after O'Neill, "Developing a seed_seq alternative"): mixes the seed into four words and expands
-// them to the generator's state.
+// SeedSequence of NumPy (after O'Neill, "Developing a seed_seq alternative"): mixes the seed into four words and
+// expands them to the generator's state.
 class seed_sequence {
  public:
   explicit seed_sequence(uint64_t seed) {
@@ -174,8 +174,9 @@ result<engram_hash> engram_hash::load(const std::string& directory, const model_
           }
         }
       }
-      if (!good) return fail(errc::corrupt, "{}: primes must be [{}][{}][{}] positive numbers", source, primes.size(),
-                             orders, h.heads_);
+      if (!good)
+        return fail(errc::corrupt, "{}: primes must be [{}][{}][{}] positive numbers", source, primes.size(), orders,
+                    h.heads_);
     }
   } else {
     source = directory + "/tokenizer.json";
@@ -205,9 +206,10 @@ result<engram_hash> engram_hash::load(const std::string& directory, const model_
         sum += p;
       }
     if (sum != c.engram_num_embeddings[i])
-      return fail(errc::invalid_argument,
-                  "text_config.engram_num_embeddings[{}]: is {}, but the bucket sizes from engram_vocab_size {} sum to {}",
-                  i, c.engram_num_embeddings[i], c.engram_vocab_size, sum);
+      return fail(
+          errc::invalid_argument,
+          "text_config.engram_num_embeddings[{}]: is {}, but the bucket sizes from engram_vocab_size {} sum to {}", i,
+          c.engram_num_embeddings[i], c.engram_vocab_size, sum);
     h.modules_.push_back(std::move(m));
   }
   return h;

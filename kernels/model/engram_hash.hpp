@@ -54,8 +54,8 @@ class engram_hash {
 };
 
 /// Compressed ids [vocabulary] from the text of a tokenizer.json: ids whose normalised text is equal share an id, in
-/// order of first appearance. Normalisation: NFKC, NFD, no nonspacing marks, lower case, runs of [ \t\r\n] to one space,
-/// a lone space kept as U+E000, stripped. An id whose bytes are not UTF-8 is keyed by its raw token.
+/// order of first appearance. Normalisation: NFKC, NFD, no nonspacing marks, lower case, runs of [ \t\r\n] to one
+/// space, a lone space kept as U+E000, stripped. An id whose bytes are not UTF-8 is keyed by its raw token.
 result<std::vector<int32_t>> compress_vocabulary(const std::string& tokenizer_json, uint32_t vocabulary,
                                                  const std::string& source);
 

@@ -10,7 +10,14 @@ namespace troupe::kernels {
 
 forward_pass::forward_pass(const model& m, operators& ops, place where, kv_state& state, const forward_limits& limits,
                            const clock_source& clock)
-    : m_(m), c_(m.config), plan_(m.plan), ops_(ops), where_(where), state_(state), limits_(limits), clock_(clock),
+    : m_(m),
+      c_(m.config),
+      plan_(m.plan),
+      ops_(ops),
+      where_(where),
+      state_(state),
+      limits_(limits),
+      clock_(clock),
       eps_(static_cast<float>(m.config.rms_norm_eps)),
       attention_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(m.config.head_dim)))),
       pairs_(m.config.qk_rope_head_dim / 2) {}

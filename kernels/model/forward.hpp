@@ -19,11 +19,12 @@ namespace troupe::kernels {
 /// Rows [position, position + rows) of one sequence. The replay modes are data here.
 struct sequence_rows {
   uint32_t slot = 0, position = 0, rows = 0;
-  uint32_t window_floor = 0;         // layers before the first decoder layer see no window row before it
-  uint32_t first_decoder_floor = 0;  // the same for the first decoder layer (differs from window_floor in strict replay)
-  uint32_t decoder_floor = 0;        // the same for later layers
-  uint32_t decoder_from = 0;         // rows before it stop at the first decoder layer's KV
-  uint32_t write_global_from = 0;    // groups that end before it keep their stored entries
+  uint32_t window_floor = 0;  // layers before the first decoder layer see no window row before it
+  uint32_t first_decoder_floor =
+      0;                           // the same for the first decoder layer (differs from window_floor in strict replay)
+  uint32_t decoder_floor = 0;      // the same for later layers
+  uint32_t decoder_from = 0;       // rows before it stop at the first decoder layer's KV
+  uint32_t write_global_from = 0;  // groups that end before it keep their stored entries
   bool draft_context = true;
   std::span<const int32_t> tokens;  // of the sequence from position 0; reaches position + rows
 };
@@ -38,9 +39,9 @@ struct commit_rows {
 struct draft_sequence {
   uint32_t sequence = 0;  // index in begin's list; its row at position `last` ran all layers in this step
   uint32_t last = 0;
-  uint32_t floor = 0;     // first position with drafter context
-  int32_t anchor = 0;     // the token sampled for position last + 1
-  sample_row sampling;    // position is set by the pass
+  uint32_t floor = 0;   // first position with drafter context
+  int32_t anchor = 0;   // the token sampled for position last + 1
+  sample_row sampling;  // position is set by the pass
 };
 
 /// What a verification run wants to see. Pointers are valid during the call.
@@ -94,8 +95,8 @@ class forward_pass {
   /// Whether some row runs decoder layers.
   bool has_tail() const { return !tail_rows_.empty(); }
 
-  /// Runs the encoder layers and the first decoder layer's KV, and with `decoder` the rest; with zero rows it only takes
-  /// part in the group's exchanges. Errors are the group's; the step is then to be abandoned.
+  /// Runs the encoder layers and the first decoder layer's KV, and with `decoder` the rest; with zero rows it only
+  /// takes part in the group's exchanges. Errors are the group's; the step is then to be abandoned.
   result<void> layers(ep::group& group, const ep::placement& placement, bool decoder);
 
   /// Index among the step's tail rows of a sequence's row at `position`.
@@ -106,8 +107,8 @@ class forward_pass {
 
   /// Sequences that one draft pass can take.
   uint32_t draft_capacity() const;
-  /// Drafts dspark_block_size tokens per sequence: tokens and confidences [n, block]. With no sequence it only takes part
-  /// in the exchanges.
+  /// Drafts dspark_block_size tokens per sequence: tokens and confidences [n, block]. With no sequence it only takes
+  /// part in the exchanges.
   result<void> draft(ep::group& group, const ep::placement& placement, std::span<const draft_sequence> sequences,
                      int32_t* tokens, float* confidences);
 
@@ -187,8 +188,8 @@ class forward_pass {
   std::vector<placed_sequence> sequences_;
   row_set all_, tail_;
   std::vector<row_ref> rows_, first_rows_, tail_rows_;
-  std::vector<uint32_t> tail_of_all_;                     // row number in rows_ of each tail row
-  std::vector<std::vector<uint32_t>> engram_rows_;        // [module], of its layer's row set
+  std::vector<uint32_t> tail_of_all_;               // row number in rows_ of each tail row
+  std::vector<std::vector<uint32_t>> engram_rows_;  // [module], of its layer's row set
   std::vector<uint32_t> hash_scratch_;
   std::vector<source_scratch> sources_;
   std::vector<record_copy> copies_;

@@ -3,8 +3,8 @@
 
 namespace troupe::kernels {
 
-// Window KV of the rows from the site's normalised input. Every layer rotates by its own table: layers that see only the
-// window without YaRN, the others with it.
+// Window KV of the rows from the site's normalised input. Every layer rotates by its own table: layers that see only
+// the window without YaRN, the others with it.
 void forward_pass::window_kv(const layer_weights& w, const float* x, const row_set& set, bool plain,
                              std::byte* records) {
   ops_.linear(where_, x, set.count(), w.wkv, kv_);
@@ -45,8 +45,8 @@ void forward_pass::select(uint32_t layer, const layer_weights& w, const row_set&
   float* scores = probe_ ? probe_->index_scores(layer, n, stride) : nullptr;
   ops_.index_select(where_, index_q_, index_w_, refs.data(), n, c_.index_n_heads, c_.index_head_dim, plan.ratio,
                     state_.keys(static_cast<uint32_t>(plan.source)), c_.index_topk, selected_, counts_,
-                    plan.publishes_candidates ? &candidates : nullptr,
-                    plan.within_candidates ? &candidates : nullptr, scores, stride);
+                    plan.publishes_candidates ? &candidates : nullptr, plan.within_candidates ? &candidates : nullptr,
+                    scores, stride);
   if (!probe_) return;
   probe_->see(probe_point::selected_counts, layer, counts_, n, 1);
   probe_->see(probe_point::selected, layer, selected_, n, c_.index_topk);

@@ -63,8 +63,7 @@ result<void> forward_pass::draft(ep::group& group, const ep::placement& placemen
     mix(n, w.hc_ffn);
     ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
     ops_.rms_norm(where_, u_, n, w.ffn_norm, eps_, u_);
-    if (auto r = ffn(group, placement, c_.num_hidden_layers + b, w, n, c_.dspark_num_experts_per_tok,
-                     draft_positions_);
+    if (auto r = ffn(group, placement, c_.num_hidden_layers + b, w, n, c_.dspark_num_experts_per_tok, draft_positions_);
         !r)
       return r;
     ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);

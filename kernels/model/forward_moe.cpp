@@ -6,11 +6,10 @@
 namespace troupe::kernels {
 
 // From the site's normalised input u_ to the sublayer's output y_. A row's copy of an expert is chosen by its position;
-// the result does not depend on the choice, because each (row, expert) vector is computed alone and the vectors are added
-// in the order of the row's list.
+// the result does not depend on the choice, because each (row, expert) vector is computed alone and the vectors are
+// added in the order of the row's list.
 result<void> forward_pass::ffn(ep::group& group, const ep::placement& placement, uint32_t moe_layer,
-                               const layer_weights& w, uint32_t n, uint32_t k,
-                               const std::vector<uint32_t>& positions) {
+                               const layer_weights& w, uint32_t n, uint32_t k, const std::vector<uint32_t>& positions) {
   const uint32_t h = c_.hidden_size, experts = static_cast<uint32_t>(w.experts.size());
   ops_.linear(where_, u_, n, w.gate, router_);
   ops_.route(where_, router_, n, experts, w.gate_bias, static_cast<float>(c_.gate_temp), k,

@@ -68,8 +68,8 @@ class golden_runner {
       for (bool strict : {true, false}) {
         const uint32_t d = n > m_.plan.window ? n - m_.plan.window : 0;
         TROUPE_TRY(auto ids, tokens(n));
-        sequence_rows s{.slot = 0, .rows = n, .decoder_floor = d, .decoder_from = d, .draft_context = false,
-                        .tokens = ids};
+        sequence_rows s{
+            .slot = 0, .rows = n, .decoder_floor = d, .decoder_from = d, .draft_context = false, .tokens = ids};
         s.first_decoder_floor = strict ? d : 0;
         const std::string name = "decoder_replay." + std::to_string(n) + (strict ? ".strict" : ".first_full");
         if (auto r = last_logits(s, name, 1); !r) return fail(r.error());
@@ -93,8 +93,7 @@ class golden_runner {
     const uint32_t k = std::max(c_.num_experts_per_tok, c_.dspark_num_experts_per_tok);
     TROUPE_TRY(group_, ep::make_local_group({1, c_.hidden_size, k, rows}));
     placement_ = ep::contiguous_placement(1, c_.num_hidden_layers, c_.n_routed_experts);
-    for (auto& layer :
-         ep::contiguous_placement(1, c_.num_nextn_predict_layers, c_.dspark_n_routed_experts).copies)
+    for (auto& layer : ep::contiguous_placement(1, c_.num_nextn_predict_layers, c_.dspark_n_routed_experts).copies)
       placement_.copies.push_back(layer);
     return {};
   }
@@ -277,9 +276,16 @@ class golden_runner {
       std::fill(pages_.begin(), pages_.end(), std::byte{0});
       return step({.slot = 0, .rows = cached, .draft_context = false, .tokens = ids});
     };
-    sequence_rows s{.slot = 0, .position = start, .rows = n - start, .window_floor = start,
-                    .first_decoder_floor = start, .decoder_floor = start, .decoder_from = start,
-                    .write_global_from = cached, .draft_context = false, .tokens = ids};
+    sequence_rows s{.slot = 0,
+                    .position = start,
+                    .rows = n - start,
+                    .window_floor = start,
+                    .first_decoder_floor = start,
+                    .decoder_floor = start,
+                    .decoder_from = start,
+                    .write_global_from = cached,
+                    .draft_context = false,
+                    .tokens = ids};
     if (auto r = exact(); !r) return r;
     if (auto r = last_logits(s, "encoder_replay.logits", n - cached); !r) return r;
     for (bool strict : {true, false}) {
@@ -319,16 +325,21 @@ result<golden_roles> read_golden_roles(const std::string& text, const std::strin
   std::string wrong;
   auto list = [&](const char* key, std::vector<uint32_t>& to) {
     if (!roles.contains(key)) return;
-    if (!roles[key].is_array()) wrong = key;
+    if (!roles[key].is_array())
+      wrong = key;
     else
       for (const json& e : roles[key])
-        if (e.is_number_unsigned()) to.push_back(e.get<uint32_t>());
-        else wrong = key;
+        if (e.is_number_unsigned())
+          to.push_back(e.get<uint32_t>());
+        else
+          wrong = key;
   };
   auto number = [&](const json& o, const char* key, uint32_t& to) {
     if (!o.contains(key)) return;
-    if (!o[key].is_number_unsigned()) wrong = key;
-    else to = o[key].get<uint32_t>();
+    if (!o[key].is_number_unsigned())
+      wrong = key;
+    else
+      to = o[key].get<uint32_t>();
   };
   list("lengths", out.lengths);
   list("greedy", out.greedy);
@@ -342,7 +353,8 @@ result<golden_roles> read_golden_roles(const std::string& text, const std::strin
     number(roles["encoder_replay"], "replay_start", out.encoder_start);
   }
   if (!wrong.empty()) return fail(errc::corrupt, "{}: roles.{} is not as expected", source, wrong);
-  if (out.lengths.empty() || has(out.lengths, 0)) return fail(errc::corrupt, "{}: roles.lengths lists no prompt", source);
+  if (out.lengths.empty() || has(out.lengths, 0))
+    return fail(errc::corrupt, "{}: roles.lengths lists no prompt", source);
   if (out.encoder_prompt && (out.encoder_cached >= out.encoder_prompt || out.encoder_start >= out.encoder_cached))
     return fail(errc::corrupt, "{}: roles.encoder_replay: replay_start < cached < prompt does not hold", source);
   return out;
@@ -361,8 +373,7 @@ result<golden_answers> run_golden(const model& m, operators& ops, place where, c
                                   const golden_roles& roles, const clock_source& clock) {
   for (uint32_t n : roles.lengths) {
     TROUPE_TRY(auto ids, golden_ids(golden, "prompt." + std::to_string(n) + ".ids"));
-    if (ids.size() != n)
-      return fail(errc::corrupt, "golden tensor prompt.{}.ids has {} ids", n, ids.size());
+    if (ids.size() != n) return fail(errc::corrupt, "golden tensor prompt.{}.ids has {} ids", n, ids.size());
     for (int32_t id : ids)
       if (id < 0 || static_cast<uint32_t>(id) >= m.config.vocab_size)
         return fail(errc::invalid_argument, "golden tensor prompt.{}.ids: {} is outside the vocabulary of {}", n, id,

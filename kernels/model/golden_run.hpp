@@ -12,9 +12,9 @@ namespace troupe::kernels {
 
 /// Which runs a golden.json asks for (its `roles`).
 struct golden_roles {
-  std::vector<uint32_t> lengths;         // prompts, by length
+  std::vector<uint32_t> lengths;  // prompts, by length
   std::vector<uint32_t> greedy, dspark, decoder_replay;
-  uint32_t detail = 0, index = 0;        // prompts with inner tensors; 0 = none
+  uint32_t detail = 0, index = 0;                                      // prompts with inner tensors; 0 = none
   uint32_t encoder_prompt = 0, encoder_cached = 0, encoder_start = 0;  // prompt 0 = no encoder replay
 };
 

@@ -8,8 +8,8 @@
 
 namespace troupe::kernels {
 
-/// How a layer sees tokens beyond its window. window: not at all. full: own compressor, own index. reindex: the source's
-/// entries and keys, own selection. reuse: the source's entries, the latest selection made against them.
+/// How a layer sees tokens beyond its window. window: not at all. full: own compressor, own index. reindex: the
+/// source's entries and keys, own selection. reuse: the source's entries, the latest selection made against them.
 enum class layer_role : uint8_t { window, full, reindex, reuse };
 
 /// One backbone layer.
@@ -19,8 +19,8 @@ struct layer_plan {
   int32_t source = -1;        // index into model_plan::sources of the cache it reads
   int32_t index_source = -1;  // layer whose selection it uses
   bool publishes_candidates = false, within_candidates = false;
-  int32_t engram = -1;        // index of the Engram module that runs before it
-  int32_t draft_feature = -1; // index among the drafter's target layers
+  int32_t engram = -1;         // index of the Engram module that runs before it
+  int32_t draft_feature = -1;  // index among the drafter's target layers
 };
 
 /// One compressed cache: who writes it and where it lies in a page.

@@ -25,9 +25,10 @@ struct type_row {
   size_t bytes;
 };
 constexpr type_row type_rows[] = {
-    {dtype::f32, "F32", 4},         {dtype::f16, "F16", 2}, {dtype::bf16, "BF16", 2}, {dtype::f8_e4m3, "F8_E4M3", 1},
-    {dtype::f8_e8m0, "F8_E8M0", 1}, {dtype::i8, "I8", 1},   {dtype::u8, "U8", 1},     {dtype::i32, "I32", 4},
-    {dtype::i64, "I64", 8},         {dtype::boolean, "BOOL", 1},
+    {dtype::f32, "F32", 4},         {dtype::f16, "F16", 2},         {dtype::bf16, "BF16", 2},
+    {dtype::f8_e4m3, "F8_E4M3", 1}, {dtype::f8_e8m0, "F8_E8M0", 1}, {dtype::i8, "I8", 1},
+    {dtype::u8, "U8", 1},           {dtype::i32, "I32", 4},         {dtype::i64, "I64", 8},
+    {dtype::boolean, "BOOL", 1},
 };
 
 // A header is JSON text; 100 MB is the format's own bound.
@@ -69,7 +70,7 @@ checkpoint& checkpoint::operator=(checkpoint&&) noexcept = default;
 result<void> checkpoint::add_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fail(errc::io, "{}: {}", path, std::strerror(errno));
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) {
     const int e = errno;
     ::close(fd);

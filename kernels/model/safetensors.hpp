@@ -38,8 +38,8 @@ class checkpoint {
   checkpoint(checkpoint&&) noexcept;
   checkpoint& operator=(checkpoint&&) noexcept;
 
-  /// Maps a single file. corrupt: truncated, bad header, offsets that overlap or leave the file, unknown dtype, size that
-  /// does not match the shape; io: cannot be opened. Messages name the file and, where there is one, the tensor.
+  /// Maps a single file. corrupt: truncated, bad header, offsets that overlap or leave the file, unknown dtype, size
+  /// that does not match the shape; io: cannot be opened. Messages name the file and, where there is one, the tensor.
   static result<checkpoint> open_file(const std::string& path);
   /// Maps a model directory. A tensor that the index places in a file that lacks it is not_found.
   static result<checkpoint> open_directory(const std::string& directory);

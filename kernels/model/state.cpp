@@ -5,9 +5,17 @@
 namespace troupe::kernels {
 
 kv_state::kv_state(kv_state&& o) noexcept
-    : ops_(o.ops_), where_(o.where_), limits_(o.limits_), blocks_(std::exchange(o.blocks_, {})),
-      windows_(std::move(o.windows_)), drafts_(std::move(o.drafts_)), open_(std::move(o.open_)),
-      entries_(std::move(o.entries_)), keys_(std::move(o.keys_)), table_(std::move(o.table_)), stride_(o.stride_) {}
+    : ops_(o.ops_),
+      where_(o.where_),
+      limits_(o.limits_),
+      blocks_(std::exchange(o.blocks_, {})),
+      windows_(std::move(o.windows_)),
+      drafts_(std::move(o.drafts_)),
+      open_(std::move(o.open_)),
+      entries_(std::move(o.entries_)),
+      keys_(std::move(o.keys_)),
+      table_(std::move(o.table_)),
+      stride_(o.stride_) {}
 
 kv_state::~kv_state() {
   for (const block& b : blocks_) ops_->release(where_, b.data, b.bytes);
@@ -48,8 +56,8 @@ result<kv_state> kv_state::make(const model& m, operators& ops, place where, con
       if (!open) return fail(errc::exhausted, "no memory for the compressor groups of {} slots", limits.slots);
     }
     s.open_.push_back(open);
-    paged_view v{pages.data(), p.page_bytes, s.table_.data(), s.stride_, source.per_page, source.main_offset,
-                 source.main_bytes};
+    paged_view v{pages.data(),    p.page_bytes,       s.table_.data(),  s.stride_,
+                 source.per_page, source.main_offset, source.main_bytes};
     s.entries_.push_back(v);
     v.offset = source.key_offset;
     v.entry_bytes = source.key_bytes;

@@ -17,9 +17,9 @@ struct state_limits {
   uint32_t pages = 0;
 };
 
-/// Per-slot state in the memory of one place. Rings hold window + 8 rows: a step writes them only when it commits, so the
-/// rows a query may still need are never the ones overwritten. Pages lie in memory that the caller hands in.
-/// Thread rules: one thread at a time.
+/// Per-slot state in the memory of one place. Rings hold window + 8 rows: a step writes them only when it commits, so
+/// the rows a query may still need are never the ones overwritten. Pages lie in memory that the caller hands in. Thread
+/// rules: one thread at a time.
 class kv_state {
  public:
   /// `pages`: at least limits.pages * plan.page_bytes bytes that outlive the state. exhausted if memory is short.

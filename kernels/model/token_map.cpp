@@ -73,8 +73,8 @@ std::string normalise(const icu::UnicodeString& decoded, const icu::Normalizer2&
 result<std::vector<int32_t>> compress_vocabulary(const std::string& tokenizer_json, uint32_t vocabulary,
                                                  const std::string& source) {
   json root = json::parse(tokenizer_json, nullptr, false);
-  if (!root.is_object() || !root.contains("model") || !root["model"].is_object() ||
-      !root["model"].contains("vocab") || !root["model"]["vocab"].is_object())
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object() || !root["model"].contains("vocab") ||
+      !root["model"]["vocab"].is_object())
     return fail(errc::corrupt, "{}: no model.vocab object", source);
   std::vector<std::string> raw(vocabulary), text(vocabulary);
   const auto alphabet = byte_alphabet();

@@ -28,11 +28,15 @@ std::vector<T> values_of(const tensor& t) {
 std::vector<int64_t> whole_of(const tensor& t) {
   auto widen = [](auto v) { return std::vector<int64_t>(v.begin(), v.end()); };
   switch (t.type) {
-    case dtype::i64: return values_of<int64_t>(t);
-    case dtype::i32: return widen(values_of<int32_t>(t));
+    case dtype::i64:
+      return values_of<int64_t>(t);
+    case dtype::i32:
+      return widen(values_of<int32_t>(t));
     case dtype::u8:
-    case dtype::boolean: return widen(values_of<uint8_t>(t));
-    default: return widen(values_of<int8_t>(t));
+    case dtype::boolean:
+      return widen(values_of<uint8_t>(t));
+    default:
+      return widen(values_of<int8_t>(t));
   }
 }
 
@@ -75,8 +79,8 @@ void compare_rounded(const comparison& c, double share, size_t block, double rel
     double largest = 0;
     for (size_t j = first; j < std::min(want.size(), first + block); ++j)
       largest = std::max(largest, double{std::fabs(want[j])});
-    const double step = std::max(relative * std::max(std::fabs(want[i]), std::fabs(c.got.floats[i])),
-                                 floor_share * largest);
+    const double step =
+        std::max(relative * std::max(std::fabs(want[i]), std::fabs(c.got.floats[i])), floor_share * largest);
     far += !(std::fabs(double{c.got.floats[i]} - want[i]) <= step * 1.01);
   }
   c.row.pass = far == 0 && static_cast<double>(different) <= (1 - share) * static_cast<double>(want.size());
@@ -159,8 +163,8 @@ result<std::vector<verify_row>> verify_model(const model& m, operators& ops, con
   TROUPE_TRY(checkpoint golden, checkpoint::open_file(directory + "/golden.safetensors"));
   const json root = json::parse(text, nullptr, false);
   TROUPE_TRY(golden_answers answers, run_golden(m, ops, {}, golden, roles, clock));
-  // Router weights are listed by falling score; two programs may order equal scores differently, so compare the engine's
-  // weights in the order of the golden ids.
+  // Router weights are listed by falling score; two programs may order equal scores differently, so compare the
+  // engine's weights in the order of the golden ids.
   const std::string prefix = "prompt." + std::to_string(roles.detail) + ".";
   if (const tensor* ids = golden.find(prefix + "router_ids"); ids && answers.count(prefix + "router_ids")) {
     const auto want = whole_of(*ids);
@@ -185,8 +189,10 @@ result<std::vector<verify_row>> verify_model(const model& m, operators& ops, con
         advice = entry["tolerance"].get<std::string>();
     }
     auto it = answers.find(name);
-    if (it == answers.end()) row.note = "the runner does not produce this tensor";
-    else compare({t, it->second, row}, advice, m);
+    if (it == answers.end())
+      row.note = "the runner does not produce this tensor";
+    else
+      compare({t, it->second, row}, advice, m);
   }
   return rows;
 }

@@ -25,13 +25,13 @@ class loader {
       return nullptr;
     }
     if (t->type != type) {
-      set(errc::invalid_argument, fmt::format("{}: tensor {}: dtype is {}, expected {}", t->file, name,
-                                              to_string(t->type), to_string(type)));
+      set(errc::invalid_argument,
+          fmt::format("{}: tensor {}: dtype is {}, expected {}", t->file, name, to_string(t->type), to_string(type)));
       return nullptr;
     }
     if (t->shape != shape) {
-      set(errc::invalid_argument, fmt::format("{}: tensor {}: shape is {}, the configuration asks for {}", t->file, name,
-                                              text_of(t->shape), text_of(shape)));
+      set(errc::invalid_argument, fmt::format("{}: tensor {}: shape is {}, the configuration asks for {}", t->file,
+                                              name, text_of(t->shape), text_of(shape)));
       return nullptr;
     }
     return t;
@@ -144,8 +144,8 @@ void load_compression(loader& in, layer_weights& w, const std::string& a, const 
 void find_contradictions(loader& in, const checkpoint& files, const model_config& c, const model_plan& plan) {
   auto refuse = [&](const std::string& name, const char* field) {
     if (const tensor* t = files.find(name))
-      in.set(errc::invalid_argument, fmt::format("{}: tensor {} is there, which contradicts text_config.{}", t->file,
-                                                 name, field));
+      in.set(errc::invalid_argument,
+             fmt::format("{}: tensor {} is there, which contradicts text_config.{}", t->file, name, field));
   };
   const std::string next = "layers." + std::to_string(c.num_hidden_layers) + ".";
   refuse(next + "attn_norm.weight", "num_hidden_layers");

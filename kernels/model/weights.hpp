@@ -46,9 +46,9 @@ struct model_weights {
   std::vector<std::unique_ptr<float[]>> aligned;  // storage of the copied vectors
 };
 
-/// Errors name file and tensor: not_found for a missing tensor, invalid_argument for a dtype or shape that contradicts the
-/// configuration, or for tensors that the configuration says cannot be there (more layers or experts, a compressor in a
-/// layer that is no KV source).
+/// Errors name file and tensor: not_found for a missing tensor, invalid_argument for a dtype or shape that contradicts
+/// the configuration, or for tensors that the configuration says cannot be there (more layers or experts, a compressor
+/// in a layer that is no KV source).
 result<model_weights> load_weights(const checkpoint& files, const model_config& config, const model_plan& plan);
 
 }  // namespace troupe::kernels

@@ -77,7 +77,8 @@ TEST(plan, bad_ones_are_refused_by_field_and_change_nothing) {
       {"sequences[0].rows: is 0 (decode)", [](auto& p) { p.sequences[0].rows = 0; }},
       {"sequences[0].window_floor: is 5", [](auto& p) { p.sequences[0].window_floor = 5; }},
       {"sequences[0].decoder_floor: is 0", [](auto& p) { p.sequences[0].decoder_from = 5; }},
-      {"sequences[0].decoder_from: is 20", [](auto& p) { p.sequences[0].decoder_from = p.sequences[0].decoder_floor = 20; }},
+      {"sequences[0].decoder_from: is 20",
+       [](auto& p) { p.sequences[0].decoder_from = p.sequences[0].decoder_floor = 20; }},
       {"sequences[0].write_global_from: is 8", [](auto& p) { p.sequences[0].write_global_from = 8; }},
       {"sequences[0].window_floor: is 0, rows replayed",
        [](auto& p) { p.sequences[0].write_global_from = 16, p.sequences[0].position = 16, p.sequences[0].rows = 4; }},
@@ -148,8 +149,8 @@ TEST(plan, ends_by_length_stop_id_and_end_of_sequence) {
 
   prompt stopped = prompt_of(30, 12);
   const token_id fifth = free_run.tokens[4];
-  const size_t first = static_cast<size_t>(std::find(free_run.tokens.begin(), free_run.tokens.end(), fifth) -
-                                           free_run.tokens.begin());
+  const size_t first =
+      static_cast<size_t>(std::find(free_run.tokens.begin(), free_run.tokens.end(), fifth) - free_run.tokens.begin());
   stopped.stop.stop_ids = {fifth};
   const auto by_id = d.complete({stopped})[0];
   EXPECT_EQ(by_id.finish, finish_reason::stop);
@@ -238,7 +239,8 @@ TEST(plan, expert_loads_count_every_routed_row) {
 
 TEST(failure, a_lost_peer_is_reported_and_a_new_group_continues) {
   cpu_engine_config c = config();
-  auto made = ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
+  auto made =
+      ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
   ASSERT_TRUE(made);
   const prompt p = prompt_of(40, 10);
   completion want;
@@ -310,7 +312,8 @@ TEST(failure, killed_in_the_middle_of_steps) {
   }
   for (int round = 0; round < 12; ++round) {
     cpu_engine_config c = config(), c2 = config();
-    auto made = ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
+    auto made =
+        ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
     ASSERT_TRUE(made);
     c.group = std::move(made->ranks[0]);
     c2.group = std::move(made->ranks[1]);
@@ -329,7 +332,8 @@ TEST(failure, killed_in_the_middle_of_steps) {
         open = true;
       }
       sequence_step s{.slot = slot_id{0}};
-      if (committed < 60) s.position = committed, s.rows = 60 - committed, s.sample = true, s.decoder_from = s.decoder_floor = 44;
+      if (committed < 60)
+        s.position = committed, s.rows = 60 - committed, s.sample = true, s.decoder_from = s.decoder_floor = 44;
       if (first.held(slot_id{0}).empty()) s.pages = first.pages(slot_id{0}, 5);
       plan.sequences.push_back(s);
       const auto submitted = first.get().submit(plan);

@@ -62,10 +62,10 @@ completion decode(engine_driver& d, slot_id slot, completion c) {
   return c;
 }
 
-// A hit: the pages of the first `cached` tokens come from elsewhere (here: an earlier sequence's pages, copied), and the
-// rows from `reuse` on are run, those below `cached` for their windows only.
-completion with_hit(engine_driver& d, const prompt& p, const std::vector<std::vector<std::byte>>& stored, uint32_t reuse,
-                    uint32_t cached, uint32_t chunk) {
+// A hit: the pages of the first `cached` tokens come from elsewhere (here: an earlier sequence's pages, copied), and
+// the rows from `reuse` on are run, those below `cached` for their windows only.
+completion with_hit(engine_driver& d, const prompt& p, const std::vector<std::vector<std::byte>>& stored,
+                    uint32_t reuse, uint32_t cached, uint32_t chunk) {
   const slot_id slot{1};
   const uint32_t n = static_cast<uint32_t>(p.tokens.size());
   completion c;
@@ -75,7 +75,10 @@ completion with_hit(engine_driver& d, const prompt& p, const std::vector<std::ve
   for (uint32_t at = reuse; at < n;) {
     step_plan plan;
     if (at == reuse) plan.open.push_back(open_of(1, p));
-    sequence_step s{.slot = slot, .position = at, .rows = std::min(chunk, n - at), .window_floor = reuse,
+    sequence_step s{.slot = slot,
+                    .position = at,
+                    .rows = std::min(chunk, n - at),
+                    .window_floor = reuse,
                     .write_global_from = cached};
     s.decoder_from = s.decoder_floor = std::max(reuse, n > window ? n - window : 0);
     if (at == reuse) s.pages = pages;

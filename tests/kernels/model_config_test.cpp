@@ -1,4 +1,5 @@
-// config.json, the layer plan, rotation frequencies and the Engram hash, against published values of the released model.
+// config.json, the layer plan, rotation frequencies and the Engram hash, against published values of the released
+// model.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,17 +25,40 @@ json released_json() {
   for (int i = 0; i < 18; ++i) ratios.push_back(2);
   for (int i = 0; i < 20; ++i) ratios.push_back(1);
   for (int i = 0; i < 3; ++i) ratios.push_back(0);
-  c["text_config"].update({{"vocab_size", 129280}, {"hidden_size", 5120}, {"num_hidden_layers", 40},
-    {"num_attention_heads", 64}, {"head_dim", 512}, {"qk_rope_head_dim", 64}, {"q_lora_rank", 1280},
-    {"o_lora_rank", 1024}, {"o_groups", 8}, {"moe_intermediate_size", 2304}, {"n_routed_experts", 384},
-    {"num_experts_per_tok", 6}, {"sliding_window", 128}, {"compress_ratios", ratios},
-    {"kv_source_layer_ids", {2, 8, 14, 20}}, {"index_source_layer_ids", {2, 8, 14, 20, 24, 28, 32, 36}},
-    {"index_n_heads", 32}, {"index_head_dim", 128}, {"index_topk", 512}, {"candidate_source_layer_id", 20},
-    {"candidate_topk_blocks", 2048}, {"candidate_block_size", 8}, {"engram_layer_ids", {1, 14}},
-    {"engram_num_embeddings", {384006168, 384016682}}, {"engram_max_ngram_size", 4}, {"engram_n_heads", 8},
-    {"engram_head_dim", 256}, {"engram_vocab_size", 16000000}, {"engram_compressed_vocab_size", 99092},
-    {"dspark_noise_token_id", 128799}, {"dspark_target_layer_ids", {37, 38, 39}}, {"dspark_markov_rank", 256},
-    {"dspark_n_routed_experts", 128}, {"dspark_num_experts_per_tok", 3}});
+  c["text_config"].update({{"vocab_size", 129280},
+                           {"hidden_size", 5120},
+                           {"num_hidden_layers", 40},
+                           {"num_attention_heads", 64},
+                           {"head_dim", 512},
+                           {"qk_rope_head_dim", 64},
+                           {"q_lora_rank", 1280},
+                           {"o_lora_rank", 1024},
+                           {"o_groups", 8},
+                           {"moe_intermediate_size", 2304},
+                           {"n_routed_experts", 384},
+                           {"num_experts_per_tok", 6},
+                           {"sliding_window", 128},
+                           {"compress_ratios", ratios},
+                           {"kv_source_layer_ids", {2, 8, 14, 20}},
+                           {"index_source_layer_ids", {2, 8, 14, 20, 24, 28, 32, 36}},
+                           {"index_n_heads", 32},
+                           {"index_head_dim", 128},
+                           {"index_topk", 512},
+                           {"candidate_source_layer_id", 20},
+                           {"candidate_topk_blocks", 2048},
+                           {"candidate_block_size", 8},
+                           {"engram_layer_ids", {1, 14}},
+                           {"engram_num_embeddings", {384006168, 384016682}},
+                           {"engram_max_ngram_size", 4},
+                           {"engram_n_heads", 8},
+                           {"engram_head_dim", 256},
+                           {"engram_vocab_size", 16000000},
+                           {"engram_compressed_vocab_size", 99092},
+                           {"dspark_noise_token_id", 128799},
+                           {"dspark_target_layer_ids", {37, 38, 39}},
+                           {"dspark_markov_rank", 256},
+                           {"dspark_n_routed_experts", 128},
+                           {"dspark_num_experts_per_tok", 3}});
   return c;
 }
 
@@ -61,7 +85,10 @@ TEST(config, released_model_has_890_bytes_per_token_and_its_layer_roles) {
   // One letter per layer: w window, F full, I reindex, r reuse.
   std::string roles;
   for (const layer_plan& l : plan->layers)
-    roles += l.role == layer_role::window ? 'w' : l.role == layer_role::full ? 'F' : l.role == layer_role::reindex ? 'I' : 'r';
+    roles += l.role == layer_role::window    ? 'w'
+             : l.role == layer_role::full    ? 'F'
+             : l.role == layer_role::reindex ? 'I'
+                                             : 'r';
   EXPECT_EQ(roles, "wwFrrrrrFrrrrrFrrrrrFrrrIrrrIrrrIrrrIrrr");
   EXPECT_TRUE(plan->layers[20].publishes_candidates);
   EXPECT_FALSE(plan->layers[20].within_candidates);
@@ -119,8 +146,10 @@ TEST(config, every_error_names_its_field) {
   };
   for (const bad& b : table) {
     json c = tiny_json();
-    if (b.value.is_null()) c["text_config"].erase(b.field);
-    else c["text_config"][b.field] = b.value;
+    if (b.value.is_null())
+      c["text_config"].erase(b.field);
+    else
+      c["text_config"][b.field] = b.value;
     auto r = parse_config(c.dump(), "dir/config.json");
     ASSERT_FALSE(r) << b.field << " " << b.value.dump();
     EXPECT_EQ(r.error().code, errc::invalid_argument);
@@ -148,8 +177,8 @@ TEST(engram, multipliers_are_numpys) {
 
 TEST(engram, bucket_sizes_are_unused_primes_upward) {
   const auto p = engram_primes(2, 16000000, 3, 8);
-  EXPECT_EQ(p[0][0], (std::vector<uint32_t>{16000057, 16000079, 16000081, 16000097, 16000121, 16000129, 16000133,
-                                            16000183}));
+  EXPECT_EQ(p[0][0],
+            (std::vector<uint32_t>{16000057, 16000079, 16000081, 16000097, 16000121, 16000129, 16000133, 16000183}));
   EXPECT_EQ(p[0][1][0], 16000189u);
   EXPECT_EQ(p[0][2][7], 16000463u);
   EXPECT_EQ(p[1][0][0], 16000477u);
@@ -166,8 +195,16 @@ TEST(engram, vocabulary_compression) {
   const json tokenizer = {
       {"model",
        {{"vocab",
-         {{"a", 0}, {"A", 1}, {"\u0120a", 2}, {"\u00c3\u00a9", 3}, {"e", 4}, {"\u0120", 5}, {"\u010a", 6}, {"\u00c3", 7},
-          {"\u00a9", 8}, {"\u0120\u0120", 9}}}}},
+         {{"a", 0},
+          {"A", 1},
+          {"\u0120a", 2},
+          {"\u00c3\u00a9", 3},
+          {"e", 4},
+          {"\u0120", 5},
+          {"\u010a", 6},
+          {"\u00c3", 7},
+          {"\u00a9", 8},
+          {"\u0120\u0120", 9}}}}},
       {"added_tokens", {{{"id", 10}, {"content", "<|end|>"}}, {{"id", 11}, {"content", "\uff21"}}}}};
   auto map = compress_vocabulary(tokenizer.dump(), 12, "tokenizer.json");
   ASSERT_TRUE(map) << map.error().message;

@@ -106,21 +106,46 @@ TEST(model_files, bad_headers) {
   const row table[] = {
       {"wrong dtype", [](json& t) { t["dtype"] = "I8"; }, errc::invalid_argument, {"dtype is I8, expected F8_E4M3"}},
       {"unknown dtype", [](json& t) { t["dtype"] = "F9"; }, errc::corrupt, {"unknown dtype F9"}},
-      {"wrong size", [](json& t) { t["shape"] = {64, 64}; }, errc::corrupt, {"bytes of data"}},
-      {"wrong shape", [](json& t) { t["shape"] = {128, 64}; }, errc::invalid_argument,
+      {"wrong size",
+       [](json& t) {
+         t["shape"] = {64, 64};
+       },
+       errc::corrupt,
+       {"bytes of data"}},
+      {"wrong shape",
+       [](json& t) {
+         t["shape"] = {128, 64};
+       },
+       errc::invalid_argument,
        {"shape is [128, 64], the configuration asks for [64, 128]"}},
-      {"negative shape", [](json& t) { t["shape"] = {-64, 128}; }, errc::corrupt, {"bad shape"}},
-      {"huge shape", [](json& t) { t["shape"] = {1ull << 40, 1ull << 40}; }, errc::corrupt, {"bad shape"}},
+      {"negative shape",
+       [](json& t) {
+         t["shape"] = {-64, 128};
+       },
+       errc::corrupt,
+       {"bad shape"}},
+      {"huge shape",
+       [](json& t) {
+         t["shape"] = {1ull << 40, 1ull << 40};
+       },
+       errc::corrupt,
+       {"bad shape"}},
       {"offsets reversed", [](json& t) { std::swap(t["data_offsets"][0], t["data_offsets"][1]); }, errc::corrupt, {}},
       {"offsets missing", [](json& t) { t.erase("data_offsets"); }, errc::corrupt, {"lacks"}},
-      {"outside the file", [](json& t) {
+      {"outside the file",
+       [](json& t) {
          t["data_offsets"][0] = t["data_offsets"][0].get<uint64_t>() + (1ull << 40);
          t["data_offsets"][1] = t["data_offsets"][1].get<uint64_t>() + (1ull << 40);
-       }, errc::corrupt, {"truncated"}},
-      {"overlap", [](json& t) {
+       },
+       errc::corrupt,
+       {"truncated"}},
+      {"overlap",
+       [](json& t) {
          t["data_offsets"][0] = t["data_offsets"][0].get<uint64_t>() + 32;
          t["data_offsets"][1] = t["data_offsets"][1].get<uint64_t>() + 32;
-       }, errc::corrupt, {"overlap"}},
+       },
+       errc::corrupt,
+       {"overlap"}},
   };
   for (const row& r : table) {
     model_copy copy;
@@ -154,7 +179,8 @@ TEST(model_files, random_damage_of_the_header_never_crashes) {
   for (int i = 0; i < rounds; ++i) {
     std::string damaged = whole;
     for (uint64_t n = 1 + random.below(4); n > 0; --n)
-      damaged[random.below(header)] = static_cast<char>(random.below(2) ? random.below(256) : "0123456789{}[],:\"-"[random.below(18)]);
+      damaged[random.below(header)] =
+          static_cast<char>(random.below(2) ? random.below(256) : "0123456789{}[],:\"-"[random.below(18)]);
     if (random.below(4) == 0) damaged.resize(random.below(damaged.size()));
     copy.write("model.safetensors", damaged);
     auto m = load_model(copy.path());
@@ -167,8 +193,9 @@ TEST(model_files, random_damage_of_the_header_never_crashes) {
 }
 
 TEST(model_files, missing_tensor) {
-  for (const char* name : {"embed.weight", "layers.3.ffn.experts.15.w2.scale", "layers.2.attn.compressor.wgate.weight",
-                           "layers.3.engram.embed.scale", "mtp.2.confidence_head.proj.weight", "layers.7.hc_ffn_base"}) {
+  for (const char* name :
+       {"embed.weight", "layers.3.ffn.experts.15.w2.scale", "layers.2.attn.compressor.wgate.weight",
+        "layers.3.engram.embed.scale", "mtp.2.confidence_head.proj.weight", "layers.7.hc_ffn_base"}) {
     model_copy copy;
     copy.header().erase(name);
     copy.save();

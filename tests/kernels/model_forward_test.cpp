@@ -98,7 +98,8 @@ const std::vector<float>& whole() {
 
 TEST(forward, chunks_give_the_bits_of_the_whole_prompt) {
   for (uint32_t chunk : {1u, 7u, 64u})
-    EXPECT_TRUE(same_bits(in_chunks(tokens_of(11, length), chunk, 1, cpu::best_isa()), whole())) << "chunks of " << chunk;
+    EXPECT_TRUE(same_bits(in_chunks(tokens_of(11, length), chunk, 1, cpu::best_isa()), whole()))
+        << "chunks of " << chunk;
 }
 
 TEST(forward, threads_and_instruction_sets_give_the_same_bits) {

@@ -40,8 +40,7 @@ TEST(verify, a_flipped_weight_byte_fails) {
   const auto copy = std::filesystem::temp_directory_path() / fmt::format("troupe-verify-{}", ::getpid());
   std::filesystem::create_directories(copy);
   for (auto& f : std::filesystem::directory_iterator(tiny))
-    std::filesystem::copy_file(f.path(), copy / f.path().filename(),
-                               std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(f.path(), copy / f.path().filename(), std::filesystem::copy_options::overwrite_existing);
   {
     auto m = load_model(tiny);
     ASSERT_TRUE(m) << m.error().message;
