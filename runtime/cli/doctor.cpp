@@ -15,8 +15,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/ep/transport_group.hpp"
 #include "runtime/cli/doctor_model.hpp"
+#include "runtime/transport/ucx.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -152,12 +152,14 @@ std::vector<finding> check_ucx() {
   }
   out.push_back(version);
   for (bool shared : {true, false}) {
-    finding f{shared ? "data plane, shared memory" : "data plane, tcp", verdict::good, "an endpoint opens", ""};
-    kernels::ep::ep_endpoint_options o;
+    finding f{shared ? "data plane, shared memory" : "data plane, tcp", verdict::good, "a transport starts and allocates memory", ""};
+    transport::options o;
     o.shared_memory = shared;
-    if (auto endpoint = kernels::ep::make_ep_endpoint(o); !endpoint) {
+    auto t = transport::make_ucx_transport(o);
+    auto region = t ? (*t)->allocate(1 << 20) : result<transport::region_ptr>(fail(t.error()));
+    if (!region) {
       f.level = shared ? verdict::degraded : verdict::bad;
-      f.value = endpoint.error().message;
+      f.value = region.error().message;
       f.advice = shared ? "set transport.shared_memory to false, or make room in /dev/shm" : "a network interface (at least lo) must be up";
     }
     out.push_back(f);

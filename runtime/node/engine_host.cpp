@@ -5,6 +5,7 @@
 #include "kernels/engine/cpu_engine.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/transport/ucx.hpp"
 
 namespace troupe::node {
 namespace {
@@ -92,6 +93,13 @@ result<std::string> engine_host::load() {
     return fail(errc::invalid_argument, "{} pages of {} tokens cannot hold one sequence of max_context {}: raise `pages` to {} or lower `max_context`",
                 limits_.pages, window, limits_.max_context, needed);
   }
+  if (options_.reachable) {
+    transport::options t;
+    t.shared_memory = options_.transport.shared_memory;
+    t.deadline = options_.transport.peer_deadline;
+    TROUPE_TRY(transport_, transport::make_ucx_transport(t));
+    TROUPE_TRY(pages_, transport_->allocate(size_t{limits_.pages} * model_->plan.page_bytes));
+  }
   std::string address = "alone";
   if (options_.ranks > 1) {
     kernels::ep::ep_endpoint_options o;
@@ -130,6 +138,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   c.weights = model_;
   c.limits = limits_;
   c.isa = options_.engine.isa == "auto" ? "" : options_.engine.isa;
+  if (pages_) c.pages = pages_->bytes();
   c.group = std::move(group);
   c.placement = std::move(placement);
   c.replay_mode = options_.engine.replay;

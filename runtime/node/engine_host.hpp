@@ -15,6 +15,7 @@
 #include "kernels/ep/transport_group.hpp"
 #include "kernels/model/model.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/transport/transport.hpp"
 
 namespace troupe::node {
 
@@ -26,7 +27,8 @@ struct host_options {
   config::transport_section transport;
   uint64_t incarnation = 0;
   uint32_t index = 0;  // of the rank in its group
-  uint32_t ranks = 1;  // of the group; 1: no data plane is opened
+  uint32_t ranks = 1;  // of the group; 1: no endpoint of a group is opened
+  bool reachable = true;  // KV pages lie in memory that other processes can read; false: nobody will
 };
 
 /// See actors::rank_host for the thread rules. Destroying it ends the engine and joins the thread, which may take as long as
@@ -62,6 +64,8 @@ class engine_host final : public actors::rank_host {
 
   // Of the host's thread.
   std::shared_ptr<const kernels::model> model_;
+  std::unique_ptr<transport::transport> transport_;
+  transport::region_ptr pages_;  // the engine's KV pages
   std::unique_ptr<kernels::ep::ep_endpoint> endpoint_;
   std::unique_ptr<kernels::engine> engine_;
 

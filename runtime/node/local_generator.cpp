@@ -91,7 +91,7 @@ class local_generator final : public gateway::generator {
       inner_.attach(e);
       std::lock_guard lock(mutex_);
       entrypoint_ = std::move(e);
-    });
+    }, false);
     for (const char* seat : {"front/0", "decode-0/0"}) {
       node_agent_options a;
       a.self.cluster = settings_.cluster.name;

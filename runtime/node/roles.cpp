@@ -11,7 +11,8 @@ namespace {
 
 class live_roles final : public actors::role_factory {
  public:
-  live_roles(const config::settings& s, on_entrypoint entrypoint) : settings_(s), on_entrypoint_(std::move(entrypoint)) {}
+  live_roles(const config::settings& s, on_entrypoint entrypoint, bool reachable)
+      : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable) {}
 
   result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment, const actors::node_identity& identity,
                                     const actors::node_agent_actor& agent, const actors::directory_actor& directory) override {
@@ -40,6 +41,7 @@ class live_roles final : public actors::role_factory {
         options.incarnation = identity.inc.value;
         options.index = assignment.index;
         options.ranks = assignment.ranks;
+        options.reachable = reachable_;
         actors::scheduler_options scheduler;
         if (prefill || !settings_.engine.speculation) scheduler.verify_budget = 0;
         auto host = std::make_shared<engine_host>(std::move(options));
@@ -68,6 +70,7 @@ class live_roles final : public actors::role_factory {
  private:
   const config::settings settings_;
   const on_entrypoint on_entrypoint_;
+  const bool reachable_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<engine_host>> hosts_;  // by seat
   std::vector<std::shared_ptr<engine_host>> retired_;          // one per incarnation whose engine has not stopped yet
@@ -82,8 +85,8 @@ std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
   return out;
 }
 
-std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint) {
-  return std::make_shared<live_roles>(s, std::move(entrypoint));
+std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint, bool reachable) {
+  return std::make_shared<live_roles>(s, std::move(entrypoint), reachable);
 }
 
 }  // namespace troupe::node
