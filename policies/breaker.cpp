@@ -9,10 +9,12 @@ namespace troupe::policies {
 
 result<breaker_plan> plan_breaker(const breaker_input& in) {
   const auto& s = in.settings;
-  if (s.faults == 0 || !(s.fault_ratio > 0 && s.fault_ratio <= 1) || s.window_ms <= 0 || s.open_ms <= 0 || s.max_open_ms < s.open_ms ||
-      s.max_open_ms > INT64_MAX / 4)
-    return fail(errc::invalid_argument, "settings: faults {}, fault_ratio {}, window_ms {}, open_ms {}, max_open_ms {}; all positive, open <= max_open",
-                s.faults, s.fault_ratio, s.window_ms, s.open_ms, s.max_open_ms);
+  if (s.faults == 0 || !(s.fault_ratio > 0 && s.fault_ratio <= 1) || s.window_ms <= 0 || s.open_ms <= 0 ||
+      s.max_open_ms < s.open_ms || s.max_open_ms > INT64_MAX / 4)
+    return fail(
+        errc::invalid_argument,
+        "settings: faults {}, fault_ratio {}, window_ms {}, open_ms {}, max_open_ms {}; all positive, open <= max_open",
+        s.faults, s.fault_ratio, s.window_ms, s.open_ms, s.max_open_ms);
   std::deque<breaker_event> window;  // successes and faults while closed
   bool open = false;
   int64_t until = 0, pause = s.open_ms;
@@ -21,7 +23,8 @@ result<breaker_plan> plan_breaker(const breaker_input& in) {
   for (size_t i = 0; i < in.events.size(); ++i) {
     const auto& e = in.events[i];
     if (e.at_ms < last || e.at_ms > in.now_ms)
-      return fail(errc::invalid_argument, "events[{}].at_ms: {} is before the one before it or after now {}", i, e.at_ms, in.now_ms);
+      return fail(errc::invalid_argument, "events[{}].at_ms: {} is before the one before it or after now {}", i,
+                  e.at_ms, in.now_ms);
     if (e.at_ms < 0) return fail(errc::invalid_argument, "events[{}].at_ms: {} is negative", i, e.at_ms);
     last = e.at_ms;
     if (e.what != outcome::success && e.what != outcome::worker_fault) continue;

@@ -14,7 +14,8 @@ constexpr uint64_t too_many = uint64_t{1} << 62;  // sums of three stay below 2^
 result<void> check_cost(const decode_cost& c) {
   const auto bad = [](double v) { return !(v >= 0) || !std::isfinite(v); };
   if (bad(c.request_ns) || bad(c.kv_token_ns))
-    return fail(errc::invalid_argument, "cost: request_ns {}, kv_token_ns {}; finite and not negative", c.request_ns, c.kv_token_ns);
+    return fail(errc::invalid_argument, "cost: request_ns {}, kv_token_ns {}; finite and not negative", c.request_ns,
+                c.kv_token_ns);
   return {};
 }
 
@@ -25,12 +26,14 @@ result<decode_place_plan> place_decode(const decode_place_input& in) {
   if (!(in.kind_weight >= 0) || !std::isfinite(in.kind_weight))
     return fail(errc::invalid_argument, "kind_weight {}: negative or not finite", in.kind_weight);
   if (in.kv_tokens >= too_many || in.growth_tokens >= too_many)
-    return fail(errc::invalid_argument, "kv_tokens {} or growth_tokens {}: 2^62 or more", in.kv_tokens, in.growth_tokens);
+    return fail(errc::invalid_argument, "kv_tokens {} or growth_tokens {}: 2^62 or more", in.kv_tokens,
+                in.growth_tokens);
 
   const double kv_part = in.cost.kv_token_ns * double(in.kv_tokens + in.growth_tokens);
   const double sum = kv_part + in.cost.request_ns;
   const double by_kv = sum > 0 ? in.kind_weight * kv_part / sum : 0;
-  const double request_factor = in.cost.request_ns * (1 + in.kind_weight - by_kv), kv_factor = in.cost.kv_token_ns * (1 + by_kv);
+  const double request_factor = in.cost.request_ns * (1 + in.kind_weight - by_kv),
+               kv_factor = in.cost.kv_token_ns * (1 + by_kv);
   decode_place_plan out;
   size_t usable = 0, open = 0;
   for (size_t i = 0; i < in.ranks.size(); ++i) {
@@ -43,7 +46,8 @@ result<decode_place_plan> place_decode(const decode_place_input& in) {
     ++open;
     const uint64_t later = r.kv_tokens + r.growth_tokens;
     // later < 2^63, the request's tokens < 2^63: the sum cannot wrap.
-    const bool tight = later + in.kv_tokens > r.capacity_tokens || in.growth_tokens > r.capacity_tokens - later - in.kv_tokens;
+    const bool tight =
+        later + in.kv_tokens > r.capacity_tokens || in.growth_tokens > r.capacity_tokens - later - in.kv_tokens;
     const double score = request_factor * r.requests + kv_factor * double(later);
     if (out.choice == SIZE_MAX || (out.tight && !tight) || (out.tight == tight && score < out.score_ns)) {
       out.choice = i;
@@ -53,12 +57,13 @@ result<decode_place_plan> place_decode(const decode_place_input& in) {
   }
   out.full = usable > 0 && open == 0;
   if (out.choice == SIZE_MAX) {
-    out.reason = usable == 0 ? fmt::format("none of {} ranks usable", in.ranks.size())
-                             : fmt::format("none of {} usable ranks has a slot and room for {} tokens", usable, in.kv_tokens);
+    out.reason = usable == 0
+                     ? fmt::format("none of {} ranks usable", in.ranks.size())
+                     : fmt::format("none of {} usable ranks has a slot and room for {} tokens", usable, in.kv_tokens);
   } else {
     const auto& r = in.ranks[out.choice];
-    out.reason = fmt::format("rank {} of {} open: {} requests, {} tokens, {} expected{}", out.choice, open, r.requests, r.kv_tokens,
-                             r.growth_tokens, out.tight ? ", tight" : "");
+    out.reason = fmt::format("rank {} of {} open: {} requests, {} tokens, {} expected{}", out.choice, open, r.requests,
+                             r.kv_tokens, r.growth_tokens, out.tight ? ", tight" : "");
   }
   return out;
 }
@@ -75,7 +80,9 @@ result<decode_rebalance_plan> rebalance_decode(const decode_rebalance_input& in)
   };
   std::vector<state> ranks;
   double total = 0;
-  const auto price = [&](const movable_request& q) { return in.cost.request_ns + in.cost.kv_token_ns * double(q.kv_tokens); };
+  const auto price = [&](const movable_request& q) {
+    return in.cost.request_ns + in.cost.kv_token_ns * double(q.kv_tokens);
+  };
   for (size_t i = 0; i < in.ranks.size(); ++i) {
     if (!in.ranks[i].usable) continue;
     auto& s = ranks.emplace_back();
@@ -111,7 +118,8 @@ result<decode_rebalance_plan> rebalance_decode(const decode_rebalance_input& in)
     double best_peak = from->load - mean / 100;
     for (size_t k = 0; k < from->requests.size(); ++k) {
       const auto& q = from->requests[k];
-      if (moved.contains(q.id) || to->requests.size() >= limits.slots || to->kv + q.kv_tokens > limits.capacity_tokens) continue;
+      if (moved.contains(q.id) || to->requests.size() >= limits.slots || to->kv + q.kv_tokens > limits.capacity_tokens)
+        continue;
       const double peak = std::max(from->load - price(q), to->load + price(q));
       if (peak < best_peak) {
         best_peak = peak;
@@ -131,7 +139,8 @@ result<decode_rebalance_plan> rebalance_decode(const decode_rebalance_input& in)
     out.moves.push_back({q.id, from->index, to->index});
   }
   out.imbalance_after = busiest()->load / mean;
-  out.reason = fmt::format("{} moves, busiest / mean {:.3f} -> {:.3f}, {}", out.moves.size(), out.imbalance_before, out.imbalance_after, stop);
+  out.reason = fmt::format("{} moves, busiest / mean {:.3f} -> {:.3f}, {}", out.moves.size(), out.imbalance_before,
+                           out.imbalance_after, stop);
   return out;
 }
 

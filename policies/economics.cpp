@@ -8,10 +8,17 @@
 namespace troupe::policies {
 
 result<economics_plan> plan_economics(const economics_input& in) {
-  const std::pair<const char*, double> all[] = {
-      {"hit_price", in.hit_price}, {"miss_price", in.miss_price}, {"output_price", in.output_price}, {"gpu_hour_cost", in.gpu_hour_cost},
-      {"storage_tb", in.storage_tb}, {"storage_tb_month_cost", in.storage_tb_month_cost}, {"hours", in.hours}, {"gpus", in.gpus},
-      {"input_mtokens", in.input_mtokens}, {"hit_ratio", in.hit_ratio}, {"output_mtokens", in.output_mtokens}};
+  const std::pair<const char*, double> all[] = {{"hit_price", in.hit_price},
+                                                {"miss_price", in.miss_price},
+                                                {"output_price", in.output_price},
+                                                {"gpu_hour_cost", in.gpu_hour_cost},
+                                                {"storage_tb", in.storage_tb},
+                                                {"storage_tb_month_cost", in.storage_tb_month_cost},
+                                                {"hours", in.hours},
+                                                {"gpus", in.gpus},
+                                                {"input_mtokens", in.input_mtokens},
+                                                {"hit_ratio", in.hit_ratio},
+                                                {"output_mtokens", in.output_mtokens}};
   for (const auto& [name, v] : all)
     if (!(v >= 0) || v > 1e15) return fail(errc::invalid_argument, "{}: {} is not between 0 and 1e15", name, v);
   if (in.hit_ratio > 1) return fail(errc::invalid_argument, "hit_ratio: {} is above 1", in.hit_ratio);

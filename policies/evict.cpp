@@ -63,7 +63,8 @@ result<evict_plan> plan_evict(const evict_input& in) {
     }
   }
   out.short_bytes = in.need_bytes > out.freed_bytes ? in.need_bytes - out.freed_bytes : 0;
-  out.reason = fmt::format("{} of {} entries, {} of them expired, {} of {} bytes", out.ids.size(), n, expired, out.freed_bytes, in.need_bytes);
+  out.reason = fmt::format("{} of {} entries, {} of them expired, {} of {} bytes", out.ids.size(), n, expired,
+                           out.freed_bytes, in.need_bytes);
   return out;
 }
 

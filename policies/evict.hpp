@@ -13,11 +13,11 @@ namespace troupe::policies {
 /// One extent or block as the owner's index knows it. Times in seconds of one clock.
 struct evict_entry {
   uint64_t id = 0;
-  uint64_t parent = 0;     // id of the entry that it hangs on; 0 or an id that is not listed: none here
+  uint64_t parent = 0;  // id of the entry that it hangs on; 0 or an id that is not listed: none here
   int64_t expiry_s = 0;
   int64_t written_s = 0;
   uint64_t bytes = 0;
-  bool leased = false;     // being read: stays, and so does everything above it
+  bool leased = false;  // being read: stays, and so does everything above it
 };
 
 /// What there is and how much must go.
@@ -36,9 +36,9 @@ struct evict_plan {
   std::string reason;
 };
 
-/// Earliest expiry first, then earliest written, then lowest id; but an entry only after all its children, and never a leased
-/// one. So at every point the next is the least of those that have no child left. Errors: id 0, an id twice, a cycle. Cost
-/// n log n.
+/// Earliest expiry first, then earliest written, then lowest id; but an entry only after all its children, and never a
+/// leased one. So at every point the next is the least of those that have no child left. Errors: id 0, an id twice, a
+/// cycle. Cost n log n.
 result<evict_plan> plan_evict(const evict_input& in);
 
 }  // namespace troupe::policies

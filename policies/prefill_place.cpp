@@ -27,13 +27,16 @@ uint8_t tier_of(const std::vector<uint32_t>& tiers, uint32_t new_tokens) {
 result<prefill_place_plan> place_prefill(const prefill_place_input& in) {
   const auto bad = [](double v) { return !(v >= 0) || !std::isfinite(v); };
   if (bad(in.cost.a) || bad(in.cost.b) || bad(in.cost.d) || in.chunk_tokens == 0)
-    return fail(errc::invalid_argument, "cost: a {}, b {}, d {}, chunk_tokens {}; all finite, not negative, chunk_tokens > 0",
-                in.cost.a, in.cost.b, in.cost.d, in.chunk_tokens);
+    return fail(errc::invalid_argument,
+                "cost: a {}, b {}, d {}, chunk_tokens {}; all finite, not negative, chunk_tokens > 0", in.cost.a,
+                in.cost.b, in.cost.d, in.chunk_tokens);
   if (bad(in.isolation_ns) || bad(in.kind_weight))
-    return fail(errc::invalid_argument, "isolation_ns {} or kind_weight {}: negative or not finite", in.isolation_ns, in.kind_weight);
+    return fail(errc::invalid_argument, "isolation_ns {} or kind_weight {}: negative or not finite", in.isolation_ns,
+                in.kind_weight);
   if (!(in.horizon_ns > 0) || !std::isfinite(in.horizon_ns))
     return fail(errc::invalid_argument, "horizon_ns {}: about one step's time budget is expected", in.horizon_ns);
-  if (in.tiers.size() > 250 || std::adjacent_find(in.tiers.begin(), in.tiers.end(), std::greater_equal<>()) != in.tiers.end())
+  if (in.tiers.size() > 250 ||
+      std::adjacent_find(in.tiers.begin(), in.tiers.end(), std::greater_equal<>()) != in.tiers.end())
     return fail(errc::invalid_argument, "tiers: {} bounds, expected at most 250, ascending", in.tiers.size());
 
   prefill_place_plan out;
@@ -61,10 +64,12 @@ result<prefill_place_plan> place_prefill(const prefill_place_input& in) {
   out.score_ns = best;
   out.full = usable > 0 && open == 0;
   if (out.choice == SIZE_MAX)
-    out.reason = usable == 0 ? fmt::format("none of {} ranks usable", in.ranks.size()) : fmt::format("all {} usable ranks full", usable);
+    out.reason = usable == 0 ? fmt::format("none of {} ranks usable", in.ranks.size())
+                             : fmt::format("all {} usable ranks full", usable);
   else
-    out.reason = fmt::format("rank {} of {} open: tier {}, {:.0f} us of work behind {:.0f} us", out.choice, open, out.tier,
-                             total / 1e3, (in.ranks[out.choice].attention_ns + in.ranks[out.choice].linear_ns) / 1e3);
+    out.reason =
+        fmt::format("rank {} of {} open: tier {}, {:.0f} us of work behind {:.0f} us", out.choice, open, out.tier,
+                    total / 1e3, (in.ranks[out.choice].attention_ns + in.ranks[out.choice].linear_ns) / 1e3);
   return out;
 }
 

@@ -9,7 +9,8 @@ namespace troupe::policies {
 result<recover_plan> plan_recover(const recover_input& in) {
   if (in.at.window == 0) return fail(errc::invalid_argument, "at.window: 0");
   if (in.at.known < in.at.prompt_length || in.at.known > in.max_length)
-    return fail(errc::invalid_argument, "at.known: {} is not between prompt_length {} and max_length {}", in.at.known, in.at.prompt_length, in.max_length);
+    return fail(errc::invalid_argument, "at.known: {} is not between prompt_length {} and max_length {}", in.at.known,
+                in.at.prompt_length, in.max_length);
   recover_plan out;
   const auto act = [&](recover_action a, std::string why, bool resumable = false) {
     out.action = a;
@@ -31,7 +32,8 @@ result<recover_plan> plan_recover(const recover_input& in) {
   if (in.fault == request_fault::refused)
     out.after_ms = std::min<int64_t>({int64_t{50} << std::min(in.attempts, 10u), 2'000, in.left_ms / 2});
   out.resume = plan_resume(in.at);
-  return act(go_elsewhere, fmt::format("attempt {}, {} tokens known, {}", in.attempts + 1, in.at.known, out.resume.reason));
+  return act(go_elsewhere,
+             fmt::format("attempt {}, {} tokens known, {}", in.attempts + 1, in.at.known, out.resume.reason));
 }
 
 }  // namespace troupe::policies

@@ -29,16 +29,20 @@ result<repair_plan> plan_repair(const repair_input& in) {
   repair_plan out;
   for (size_t i = 0; i < in.extents.size(); ++i) {
     const auto& e = in.extents[i];
-    if (e.id == 0 || !extents.insert(e.id).second) return fail(errc::invalid_argument, "extents[{}].id: {} is 0 or listed twice", i, e.id);
+    if (e.id == 0 || !extents.insert(e.id).second)
+      return fail(errc::invalid_argument, "extents[{}].id: {} is 0 or listed twice", i, e.id);
     if (e.data == 0) return fail(errc::invalid_argument, "extents[{}].data: 0", i);
     std::unordered_set<uint64_t> holders;
     job j{i, {}};
     for (uint64_t h : e.holders) {
-      if (!holders.insert(h).second) return fail(errc::invalid_argument, "extents[{}].holders: {} is listed twice", i, h);
+      if (!holders.insert(h).second)
+        return fail(errc::invalid_argument, "extents[{}].holders: {} is listed twice", i, h);
       if (auto at = by_id.find(h); at != by_id.end()) j.alive.push_back(at->second);
     }
-    if (j.alive.size() < e.data) out.lost.push_back(e.id);
-    else if (e.missing > 0) jobs.push_back(std::move(j));
+    if (j.alive.size() < e.data)
+      out.lost.push_back(e.id);
+    else if (e.missing > 0)
+      jobs.push_back(std::move(j));
   }
   const auto slack = [&](const job& j) { return j.alive.size() - in.extents[j.extent].data; };
   std::stable_sort(jobs.begin(), jobs.end(), [&](const job& a, const job& b) { return slack(a) < slack(b); });
@@ -66,11 +70,14 @@ result<repair_plan> plan_repair(const repair_input& in) {
     while (targets.size() < e.missing) {
       size_t best = SIZE_MAX;
       const auto rank = [&](size_t i) {
-        return std::tuple(domains.contains(in.nodes[i].domain), share(spent_[i].write, in.nodes[i].write_bytes), in.nodes[i].id);
+        return std::tuple(domains.contains(in.nodes[i].domain), share(spent_[i].write, in.nodes[i].write_bytes),
+                          in.nodes[i].id);
       };
       for (size_t i = 0; i < n; ++i) {
         if (!fits(spent_[i].write, in.nodes[i].write_bytes)) continue;
-        if (std::find(j.alive.begin(), j.alive.end(), i) != j.alive.end() || std::find(targets.begin(), targets.end(), i) != targets.end()) continue;
+        if (std::find(j.alive.begin(), j.alive.end(), i) != j.alive.end() ||
+            std::find(targets.begin(), targets.end(), i) != targets.end())
+          continue;
         if (best == SIZE_MAX || rank(i) < rank(best)) best = i;
       }
       if (best == SIZE_MAX) break;
@@ -84,7 +91,8 @@ result<repair_plan> plan_repair(const repair_input& in) {
     for (size_t i : sources) spent_[i].read += e.shard_bytes, task.sources.push_back(in.nodes[i].id);
     for (size_t i : targets) spent_[i].write += e.shard_bytes, task.targets.push_back(in.nodes[i].id);
   }
-  out.reason = fmt::format("{} of {} extents in this round, {} wait, {} lost", out.tasks.size(), in.extents.size(), out.waiting.size(), out.lost.size());
+  out.reason = fmt::format("{} of {} extents in this round, {} wait, {} lost", out.tasks.size(), in.extents.size(),
+                           out.waiting.size(), out.lost.size());
   return out;
 }
 

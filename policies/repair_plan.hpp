@@ -20,15 +20,15 @@ struct repair_node {
 /// An extent that lacks shards.
 struct repair_extent {
   uint64_t id = 0;
-  uint32_t data = 0;                // shards that are needed to rebuild, k
+  uint32_t data = 0;  // shards that are needed to rebuild, k
   uint64_t shard_bytes = 0;
-  std::vector<uint64_t> holders;    // nodes with a good shard
-  uint32_t missing = 0;             // shards to be made again
+  std::vector<uint64_t> holders;  // nodes with a good shard
+  uint32_t missing = 0;           // shards to be made again
 };
 
 /// The damage and the means.
 struct repair_input {
-  std::vector<repair_node> nodes;   // alive ones
+  std::vector<repair_node> nodes;  // alive ones
   std::vector<repair_extent> extents;
   uint32_t max_tasks = 1024;
 };
@@ -41,17 +41,17 @@ struct repair_task {
 
 /// The round.
 struct repair_plan {
-  std::vector<repair_task> tasks;   // most endangered first
-  std::vector<uint64_t> lost;       // fewer than k holders are alive: nothing can be done
-  std::vector<uint64_t> waiting;    // not in this round, or not all of their shards
+  std::vector<repair_task> tasks;  // most endangered first
+  std::vector<uint64_t> lost;      // fewer than k holders are alive: nothing can be done
+  std::vector<uint64_t> waiting;   // not in this round, or not all of their shards
   std::string reason;
 };
 
-/// Extents in the order of how many more losses they survive (alive holders - k), then as listed. Each reads from the k alive
-/// holders that have spent the least of their read budget, and writes to nodes that hold no shard of it: first those in a
-/// domain without a shard of it, among them the one that has spent the least of its write budget; ties to the lowest id. No
-/// budget is exceeded. An extent that does not fit waits, later ones may still fit. Errors: an id 0 or twice, k 0, a holder
-/// twice.
+/// Extents in the order of how many more losses they survive (alive holders - k), then as listed. Each reads from the k
+/// alive holders that have spent the least of their read budget, and writes to nodes that hold no shard of it: first
+/// those in a domain without a shard of it, among them the one that has spent the least of its write budget; ties to
+/// the lowest id. No budget is exceeded. An extent that does not fit waits, later ones may still fit. Errors: an id 0
+/// or twice, k 0, a holder twice.
 result<repair_plan> plan_repair(const repair_input& in);
 
 }  // namespace troupe::policies

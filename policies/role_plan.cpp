@@ -15,7 +15,8 @@ double pressure(double need, uint32_t units) { return units > 0 ? need / units :
 
 result<role_plan> plan_roles(const role_plan_input& in) {
   if (!(in.low > 0 && in.low <= in.target && in.target <= in.high && in.high <= 1))
-    return fail(errc::invalid_argument, "low {}, target {}, high {}: 0 < low <= target <= high <= 1 expected", in.low, in.target, in.high);
+    return fail(errc::invalid_argument, "low {}, target {}, high {}: 0 < low <= target <= high <= 1 expected", in.low,
+                in.target, in.high);
   if (!(in.drain_s > 0) || !std::isfinite(in.drain_s)) return fail(errc::invalid_argument, "drain_s: {}", in.drain_s);
   const size_t n = in.roles.size();
   uint64_t least = 0, now = 0;
@@ -23,7 +24,8 @@ result<role_plan> plan_roles(const role_plan_input& in) {
   for (size_t i = 0; i < n; ++i) {
     const auto& r = in.roles[i];
     if (!(r.rate >= 0) || !(r.queued >= 0) || !std::isfinite(r.rate) || !std::isfinite(r.queued) || r.least > r.most)
-      return fail(errc::invalid_argument, "roles[{}]: rate {}, queued {}, least {}, most {}", i, r.rate, r.queued, r.least, r.most);
+      return fail(errc::invalid_argument, "roles[{}]: rate {}, queued {}, least {}, most {}", i, r.rate, r.queued,
+                  r.least, r.most);
     need[i] = r.rate + r.queued / in.drain_s;
     least += r.least, now += r.units;
   }
@@ -34,13 +36,15 @@ result<role_plan> plan_roles(const role_plan_input& in) {
   std::string why;
   const auto wanted = [&](size_t i) {
     const double w = std::ceil(need[i] / in.target - 1e-9);
-    return static_cast<uint32_t>(std::clamp<double>(w, in.roles[i].least, std::max(in.roles[i].least, std::min(in.roles[i].most, in.units))));
+    return static_cast<uint32_t>(
+        std::clamp<double>(w, in.roles[i].least, std::max(in.roles[i].least, std::min(in.roles[i].most, in.units))));
   };
   for (size_t i = 0; i < n; ++i) {
     const auto& r = in.roles[i];
     uint32_t want = std::clamp(r.units, r.least, r.most);
     const bool grow = need[i] > in.high * r.units;
-    const bool shrink = r.units > 0 && (need[i] == 0 || need[i] < in.low * (r.units - 1)) && r.queued == 0 && r.since_change >= in.hold;
+    const bool shrink =
+        r.units > 0 && (need[i] == 0 || need[i] < in.low * (r.units - 1)) && r.queued == 0 && r.since_change >= in.hold;
     if (grow) want = std::max(want, wanted(i));
     if (shrink) want = std::min(want, wanted(i));
     out.units.push_back(want);
@@ -56,7 +60,8 @@ result<role_plan> plan_roles(const role_plan_input& in) {
     for (; left > 0; --left) {
       size_t best = SIZE_MAX;
       for (size_t i = 0; i < n; ++i)
-        if (dealt[i] < caps[i] && (best == SIZE_MAX || pressure(need[i], dealt[i]) > pressure(need[best], dealt[best]))) best = i;
+        if (dealt[i] < caps[i] && (best == SIZE_MAX || pressure(need[i], dealt[i]) > pressure(need[best], dealt[best])))
+          best = i;
       if (best == SIZE_MAX) break;
       ++dealt[best];
     }
@@ -77,7 +82,8 @@ result<role_plan> plan_roles(const role_plan_input& in) {
     for (; free > 0; --free) {
       size_t best = SIZE_MAX;
       for (size_t i = 0; i < n; ++i)
-        if (kept[i] < caps[i] && (best == SIZE_MAX || pressure(need[i], kept[i]) > pressure(need[best], kept[best]))) best = i;
+        if (kept[i] < caps[i] && (best == SIZE_MAX || pressure(need[i], kept[i]) > pressure(need[best], kept[best])))
+          best = i;
       if (best == SIZE_MAX) break;
       ++kept[best];
     }

@@ -21,15 +21,15 @@ struct ttl_input {
   int64_t now_s = 0;
   traffic_class traffic = traffic_class::agent;
   ttl_touch touch = ttl_touch::read;
-  int64_t agent_s = 3 * 86'400;     // published retention: agent 3 days, ...
-  int64_t chatbot_s = 7 * 86'400;   // ... chatbot 7 days
-  int64_t step_s = 3'600;           // expiries are multiples of this, so that hot blocks are not rewritten all the time
-  std::vector<int64_t> expiry_s;    // of the chain, root first, the touched block last; 0 = does not exist yet
+  int64_t agent_s = 3 * 86'400;    // published retention: agent 3 days, ...
+  int64_t chatbot_s = 7 * 86'400;  // ... chatbot 7 days
+  int64_t step_s = 3'600;          // expiries are multiples of this, so that hot blocks are not rewritten all the time
+  std::vector<int64_t> expiry_s;   // of the chain, root first, the touched block last; 0 = does not exist yet
 };
 
 /// One record to write.
 struct ttl_change {
-  size_t index = 0;      // into expiry_s
+  size_t index = 0;  // into expiry_s
   int64_t expiry_s = 0;
 };
 
@@ -40,10 +40,10 @@ struct ttl_plan {
   std::string reason;
 };
 
-/// A block is expired when expiry < now; expired ones are invisible at once and are never revived by a read: they are written
-/// anew. New expiry = ceil((now + ttl) / step) * step; it is only ever raised, for the touched block and for every ancestor
-/// that would go before it, whatever their class. A read touches the visible part only. Errors: step <= 0, a ttl <= 0,
-/// negative times, times beyond 2^61, a write to a chain whose ancestors are not all visible.
+/// A block is expired when expiry < now; expired ones are invisible at once and are never revived by a read: they are
+/// written anew. New expiry = ceil((now + ttl) / step) * step; it is only ever raised, for the touched block and for
+/// every ancestor that would go before it, whatever their class. A read touches the visible part only. Errors: step <=
+/// 0, a ttl <= 0, negative times, times beyond 2^61, a write to a chain whose ancestors are not all visible.
 result<ttl_plan> plan_ttl(const ttl_input& in);
 
 }  // namespace troupe::policies

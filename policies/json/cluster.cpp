@@ -1,4 +1,5 @@
-// Entries of the decisions about the cluster and about requests at its door: roles, admission, suspicion, recovery, money.
+// Entries of the decisions about the cluster and about requests at its door: roles, admission, suspicion, recovery,
+// money.
 #include <array>
 
 #include "policies/admission.hpp"
@@ -72,8 +73,7 @@ struct json_fields<tenant_load> {
   static auto list() {
     using t = tenant_load;
     return std::tuple{required("held", &t::held, "its requests that wait or run"),
-                      optional("limit", &t::limit, "its own bound"),
-                      optional("weight", &t::weight, "above 0")};
+                      optional("limit", &t::limit, "its own bound"), optional("weight", &t::weight, "above 0")};
   }
 };
 template <>
@@ -92,8 +92,7 @@ template <>
 struct json_fields<front_admission_plan> {
   static auto list() {
     using t = front_admission_plan;
-    return std::tuple{required("admit", &t::admit, "yes or no"),
-                      required("status", &t::status, "200, 429 or 503"),
+    return std::tuple{required("admit", &t::admit, "yes or no"), required("status", &t::status, "200, 429 or 503"),
                       required("retry_after_s", &t::retry_after_s, "Retry-After header"),
                       required("share", &t::share, "requests this tenant may hold whatever the others do"),
                       required("reason", &t::reason, "why")};
@@ -155,8 +154,7 @@ template <>
 struct json_fields<breaker_event> {
   static auto list() {
     using t = breaker_event;
-    return std::tuple{required("at_ms", &t::at_ms, "when"),
-                      required("what", &t::what, "how the request ended")};
+    return std::tuple{required("at_ms", &t::at_ms, "when"), required("what", &t::what, "how the request ended")};
   }
 };
 template <>
@@ -184,8 +182,7 @@ template <>
 struct json_fields<breaker_plan> {
   static auto list() {
     using t = breaker_plan;
-    return std::tuple{required("state", &t::state, "of the breaker"),
-                      required("allow", &t::allow, "send the request"),
+    return std::tuple{required("state", &t::state, "of the breaker"), required("allow", &t::allow, "send the request"),
                       required("wait_ms", &t::wait_ms, "until a probe is allowed"),
                       required("reason", &t::reason, "why")};
   }
@@ -245,7 +242,8 @@ struct tenant_choice {
 };
 result<tenant_choice> next_tenant(const next_tenant_input& in) {
   TROUPE_TRY(const auto p, plan_next_tenant(in));
-  return tenant_choice{p.choice == SIZE_MAX ? std::nullopt : std::optional<uint64_t>(p.choice), p.start, p.clock, p.reason};
+  return tenant_choice{p.choice == SIZE_MAX ? std::nullopt : std::optional<uint64_t>(p.choice), p.start, p.clock,
+                       p.reason};
 }
 
 // The prompt's fields and the resume plan's stand beside the others.
@@ -264,8 +262,15 @@ struct recover_answer {
   std::string reason;
 };
 result<recover_answer> recover(const recover_question& q) {
-  TROUPE_TRY(const auto p, plan_recover({q.fault, {q.prompt_length, q.known, q.window, q.decoder_layers}, q.max_length, q.rank_losses,
-                                         q.max_rank_losses, q.attempts, q.max_attempts, q.left_ms, q.view_wait_ms}));
+  TROUPE_TRY(const auto p, plan_recover({q.fault,
+                                         {q.prompt_length, q.known, q.window, q.decoder_layers},
+                                         q.max_length,
+                                         q.rank_losses,
+                                         q.max_rank_losses,
+                                         q.attempts,
+                                         q.max_attempts,
+                                         q.left_ms,
+                                         q.view_wait_ms}));
   return recover_answer{p.action, p.after_ms, p.resumable, p.resume.decoder_from, p.resume.hit_limit, p.reason};
 }
 
@@ -277,8 +282,7 @@ struct json_fields<tenant_choice> {
     using t = tenant_choice;
     return std::tuple{required("choice", &t::choice, "index; null: nobody waits"),
                       required("start", &t::start, "virtual time at which it starts"),
-                      required("clock", &t::clock, "to be passed in next time"),
-                      required("reason", &t::reason, "why")};
+                      required("clock", &t::clock, "to be passed in next time"), required("reason", &t::reason, "why")};
   }
 };
 template <>
@@ -313,12 +317,16 @@ struct json_fields<recover_answer> {
 };
 
 void add_cluster_entries(std::vector<policy_entry>& out) {
-  out.push_back(make_entry<role_plan_input>("role_plan", "how many units serve as encoder, prefill and decode", plan_roles));
-  out.push_back(make_entry<admission_input>("queue_admission", "whether a scheduler's queue takes one more", plan_admission));
-  out.push_back(make_entry<front_admission_input>("admission", "whether the front takes a request: 200, 429 or 503, fair to tenants", plan_front_admission));
+  out.push_back(
+      make_entry<role_plan_input>("role_plan", "how many units serve as encoder, prefill and decode", plan_roles));
+  out.push_back(
+      make_entry<admission_input>("queue_admission", "whether a scheduler's queue takes one more", plan_admission));
+  out.push_back(make_entry<front_admission_input>(
+      "admission", "whether the front takes a request: 200, 429 or 503, fair to tenants", plan_front_admission));
   out.push_back(make_entry<next_tenant_input>("next_tenant", "whose waiting request is next", next_tenant));
   out.push_back(make_entry<phi_input>("phi", "suspicion of a silent node from its heartbeats", plan_phi));
-  out.push_back(make_entry<breaker_input>("breaker", "circuit breaker of one worker; counts worker faults only", plan_breaker));
+  out.push_back(
+      make_entry<breaker_input>("breaker", "circuit breaker of one worker; counts worker faults only", plan_breaker));
   out.push_back(make_entry<recover_question>("resume_plan", "what to do with a request whose rank died", recover));
   out.push_back(make_entry<economics_input>("economics", "what a day of serving costs and earns", plan_economics));
 }

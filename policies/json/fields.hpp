@@ -44,18 +44,18 @@ json_field<C, M> required(const char* name, M C::*member, const char* help) { re
 template <class C, class M>
 json_field<C, M> optional(const char* name, M C::*member, const char* help) { return {name, member, help, false}; }
 
-/// Is a std::vector / std::optional / struct with a field list.
+/// Is a std::vector.
 template <class T>
 struct is_vector : std::false_type {};
+/// It is.
 template <class T>
 struct is_vector<std::vector<T>> : std::true_type {};
+/// Is a std::optional.
 template <class T>
 struct is_optional : std::false_type {};
+/// It is.
 template <class T>
 struct is_optional<std::optional<T>> : std::true_type {};
-template <class T>
-concept listed = requires { json_fields<T>::list(); };
-
 /// Value to JSON. Not finite numbers become null.
 template <class T>
 nlohmann::json to_json_value(const T& value) {
@@ -200,6 +200,7 @@ template <class T>
 struct unwrap {
   using type = T;
 };
+/// Of a result.
 template <class T>
 struct unwrap<tl::expected<T, error>> {
   using type = T;

@@ -18,27 +18,30 @@ template <>
 struct json_fields<prefill_candidate> {
   static auto list() {
     using c = prefill_candidate;
-    return std::tuple{optional("usable", &c::usable, "ready, not draining, not suspected"),
-                      optional("waiting", &c::waiting, "prompts placed there and not finished"),
-                      optional("limit", &c::limit, "takes no more at this many"),
-                      optional("attention_ns", &c::attention_ns, "attention work placed there and not done, each prompt within the horizon"),
-                      optional("linear_ns", &c::linear_ns, "other work placed there and not done, each prompt within the horizon"),
-                      optional("longest_tier", &c::longest_tier, "tier of the longest unfinished prompt of its lock-step group")};
+    return std::tuple{
+        optional("usable", &c::usable, "ready, not draining, not suspected"),
+        optional("waiting", &c::waiting, "prompts placed there and not finished"),
+        optional("limit", &c::limit, "takes no more at this many"),
+        optional("attention_ns", &c::attention_ns,
+                 "attention work placed there and not done, each prompt within the horizon"),
+        optional("linear_ns", &c::linear_ns, "other work placed there and not done, each prompt within the horizon"),
+        optional("longest_tier", &c::longest_tier, "tier of the longest unfinished prompt of its lock-step group")};
   }
 };
 template <>
 struct json_fields<prefill_place_input> {
   static auto list() {
     using i = prefill_place_input;
-    return std::tuple{required("new_tokens", &i::new_tokens, "tokens to run"),
-                      required("cached_tokens", &i::cached_tokens, "tokens in front of them that are read from the store"),
-                      optional("cost", &i::cost, "a q^2 + b q c + d q"),
-                      optional("chunk_tokens", &i::chunk_tokens, "largest chunk"),
-                      optional("tiers", &i::tiers, "bounds of the length tiers in new tokens, ascending"),
-                      optional("horizon_ns", &i::horizon_ns, "a prompt counts for at most this; about one step's budget"),
-                      optional("isolation_ns", &i::isolation_ns, "extra queued work accepted per tier to keep lengths apart"),
-                      optional("kind_weight", &i::kind_weight, "weight of the balance of each kind beside that of the sum"),
-                      required("ranks", &i::ranks, "candidates in a fixed order")};
+    return std::tuple{
+        required("new_tokens", &i::new_tokens, "tokens to run"),
+        required("cached_tokens", &i::cached_tokens, "tokens in front of them that are read from the store"),
+        optional("cost", &i::cost, "a q^2 + b q c + d q"),
+        optional("chunk_tokens", &i::chunk_tokens, "largest chunk"),
+        optional("tiers", &i::tiers, "bounds of the length tiers in new tokens, ascending"),
+        optional("horizon_ns", &i::horizon_ns, "a prompt counts for at most this; about one step's budget"),
+        optional("isolation_ns", &i::isolation_ns, "extra queued work accepted per tier to keep lengths apart"),
+        optional("kind_weight", &i::kind_weight, "weight of the balance of each kind beside that of the sum"),
+        required("ranks", &i::ranks, "candidates in a fixed order")};
   }
 };
 
@@ -65,18 +68,20 @@ template <>
 struct json_fields<decode_place_input> {
   static auto list() {
     using i = decode_place_input;
-    return std::tuple{required("kv_tokens", &i::kv_tokens, "KV tokens that the request brings"),
-                      required("growth_tokens", &i::growth_tokens, "KV tokens that it is expected to add"),
-                      optional("cost", &i::cost, "what a step costs a rank"),
-                      optional("kind_weight", &i::kind_weight, "weight of the balance of each kind beside that of the sum"),
-                      required("ranks", &i::ranks, "candidates in a fixed order")};
+    return std::tuple{
+        required("kv_tokens", &i::kv_tokens, "KV tokens that the request brings"),
+        required("growth_tokens", &i::growth_tokens, "KV tokens that it is expected to add"),
+        optional("cost", &i::cost, "what a step costs a rank"),
+        optional("kind_weight", &i::kind_weight, "weight of the balance of each kind beside that of the sum"),
+        required("ranks", &i::ranks, "candidates in a fixed order")};
   }
 };
 
 template <>
 struct json_fields<movable_request> {
   static auto list() {
-    return std::tuple{required("id", &movable_request::id, "its id"), required("kv_tokens", &movable_request::kv_tokens, "KV tokens it holds")};
+    return std::tuple{required("id", &movable_request::id, "its id"),
+                      required("kv_tokens", &movable_request::kv_tokens, "KV tokens it holds")};
   }
 };
 template <>
@@ -85,7 +90,8 @@ struct json_fields<decode_load> {
     using l = decode_load;
     return std::tuple{optional("usable", &l::usable, "false: keeps what it has"),
                       optional("capacity_tokens", &l::capacity_tokens, "KV tokens that fit"),
-                      optional("slots", &l::slots, "requests that fit"), required("requests", &l::requests, "running there")};
+                      optional("slots", &l::slots, "requests that fit"),
+                      required("requests", &l::requests, "running there")};
   }
 };
 template <>
@@ -94,7 +100,8 @@ struct json_fields<decode_rebalance_input> {
     using i = decode_rebalance_input;
     return std::tuple{optional("cost", &i::cost, "what a step costs a rank"),
                       optional("tolerance", &i::tolerance, "nothing moves while busiest / mean - 1 is at most this"),
-                      optional("max_moves", &i::max_moves, "at most so many moves"), required("ranks", &i::ranks, "the pool")};
+                      optional("max_moves", &i::max_moves, "at most so many moves"),
+                      required("ranks", &i::ranks, "the pool")};
   }
 };
 template <>
@@ -110,7 +117,8 @@ struct json_fields<decode_rebalance_plan> {
     using p = decode_rebalance_plan;
     return std::tuple{required("moves", &p::moves, "in this order"),
                       required("imbalance_before", &p::imbalance_before, "busiest / mean"),
-                      required("imbalance_after", &p::imbalance_after, "busiest / mean"), required("reason", &p::reason, "why")};
+                      required("imbalance_after", &p::imbalance_after, "busiest / mean"),
+                      required("reason", &p::reason, "why")};
   }
 };
 
@@ -150,25 +158,31 @@ template <>
 struct json_fields<prefill_choice> {
   static auto list() {
     using p = prefill_choice;
-    return std::tuple{required("choice", &p::choice, "index; null: nobody"), required("tier", &p::tier, "length tier of the prompt"),
-                      required("work", &p::work, "what it adds there, within the horizon"), required("score_ns", &p::score_ns, "of the choice"),
-                      required("full", &p::full, "usable ranks exist, all at their limit"), required("reason", &p::reason, "why")};
+    return std::tuple{required("choice", &p::choice, "index; null: nobody"),
+                      required("tier", &p::tier, "length tier of the prompt"),
+                      required("work", &p::work, "what it adds there, within the horizon"),
+                      required("score_ns", &p::score_ns, "of the choice"),
+                      required("full", &p::full, "usable ranks exist, all at their limit"),
+                      required("reason", &p::reason, "why")};
   }
 };
 template <>
 struct json_fields<decode_choice> {
   static auto list() {
     using p = decode_choice;
-    return std::tuple{required("choice", &p::choice, "index; null: nobody"), required("score_ns", &p::score_ns, "of the choice"),
+    return std::tuple{required("choice", &p::choice, "index; null: nobody"),
+                      required("score_ns", &p::score_ns, "of the choice"),
                       required("tight", &p::tight, "fits now, not with all expected growth"),
-                      required("full", &p::full, "usable ranks exist, none has slot and room"), required("reason", &p::reason, "why")};
+                      required("full", &p::full, "usable ranks exist, none has slot and room"),
+                      required("reason", &p::reason, "why")};
   }
 };
 
 void add_placement_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<prefill_place_input>("prefill_place", "which prefill rank a prompt goes to", prefill));
   out.push_back(make_entry<decode_place_input>("decode_place", "which decode rank a request goes to", decode));
-  out.push_back(make_entry<decode_rebalance_input>("decode_rebalance", "which requests to move between decode ranks", rebalance_decode));
+  out.push_back(make_entry<decode_rebalance_input>("decode_rebalance", "which requests to move between decode ranks",
+                                                   rebalance_decode));
 }
 
 }  // namespace troupe::policies

@@ -28,15 +28,15 @@ struct json_fields<ttl_input> {
                       optional("agent_s", &t::agent_s, "time to live of agent traffic"),
                       optional("chatbot_s", &t::chatbot_s, "time to live of chatbot traffic"),
                       optional("step_s", &t::step_s, "expiries are multiples of this"),
-                      required("expiry_s", &t::expiry_s, "expiry per block, root first, the touched one last; 0: does not exist yet")};
+                      required("expiry_s", &t::expiry_s,
+                               "expiry per block, root first, the touched one last; 0: does not exist yet")};
   }
 };
 template <>
 struct json_fields<ttl_change> {
   static auto list() {
     using t = ttl_change;
-    return std::tuple{required("index", &t::index, "into expiry_s"),
-                      required("expiry_s", &t::expiry_s, "the new one")};
+    return std::tuple{required("index", &t::index, "into expiry_s"), required("expiry_s", &t::expiry_s, "the new one")};
   }
 };
 template <>
@@ -64,8 +64,7 @@ template <>
 struct json_fields<evict_input> {
   static auto list() {
     using t = evict_input;
-    return std::tuple{required("now_s", &t::now_s, "seconds"),
-                      required("need_bytes", &t::need_bytes, "that must go"),
+    return std::tuple{required("now_s", &t::now_s, "seconds"), required("need_bytes", &t::need_bytes, "that must go"),
                       optional("all_expired", &t::all_expired, "expired ones go in any case"),
                       required("entries", &t::entries, "all that may go")};
   }
@@ -74,8 +73,7 @@ template <>
 struct json_fields<evict_plan> {
   static auto list() {
     using t = evict_plan;
-    return std::tuple{required("ids", &t::ids, "in this order"),
-                      required("freed_bytes", &t::freed_bytes, "sum"),
+    return std::tuple{required("ids", &t::ids, "in this order"), required("freed_bytes", &t::freed_bytes, "sum"),
                       required("short_bytes", &t::short_bytes, "of need_bytes, not found"),
                       required("reason", &t::reason, "why")};
   }
@@ -84,8 +82,7 @@ template <>
 struct json_fields<shard_node> {
   static auto list() {
     using t = shard_node;
-    return std::tuple{required("id", &t::id, "above 0"),
-                      required("domain", &t::domain, "what fails together"),
+    return std::tuple{required("id", &t::id, "above 0"), required("domain", &t::domain, "what fails together"),
                       optional("weight", &t::weight, "share of the shards; 0: nothing new")};
   }
 };
@@ -116,8 +113,7 @@ template <>
 struct json_fields<repair_node> {
   static auto list() {
     using t = repair_node;
-    return std::tuple{required("id", &t::id, "above 0"),
-                      required("domain", &t::domain, "what fails together"),
+    return std::tuple{required("id", &t::id, "above 0"), required("domain", &t::domain, "what fails together"),
                       required("read_bytes", &t::read_bytes, "budget of this round"),
                       required("write_bytes", &t::write_bytes, "budget of this round")};
   }
@@ -126,8 +122,7 @@ template <>
 struct json_fields<repair_extent> {
   static auto list() {
     using t = repair_extent;
-    return std::tuple{required("id", &t::id, "above 0"),
-                      required("data", &t::data, "shards needed to rebuild"),
+    return std::tuple{required("id", &t::id, "above 0"), required("data", &t::data, "shards needed to rebuild"),
                       required("shard_bytes", &t::shard_bytes, "of one shard"),
                       required("holders", &t::holders, "nodes with a good shard"),
                       required("missing", &t::missing, "shards to be made again")};
@@ -137,8 +132,7 @@ template <>
 struct json_fields<repair_input> {
   static auto list() {
     using t = repair_input;
-    return std::tuple{required("nodes", &t::nodes, "alive ones"),
-                      required("extents", &t::extents, "damaged ones"),
+    return std::tuple{required("nodes", &t::nodes, "alive ones"), required("extents", &t::extents, "damaged ones"),
                       optional("max_tasks", &t::max_tasks, "at most so many")};
   }
 };
@@ -166,7 +160,8 @@ void add_storage_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<ttl_input>("ttl", "how long a chain of blocks lives after a touch", plan_ttl));
   out.push_back(make_entry<evict_input>("evict", "which store entries go when a disk passes its mark", plan_evict));
   out.push_back(make_entry<shard_place_input>("shard_place", "which nodes hold the shards of an extent", place_shards));
-  out.push_back(make_entry<repair_input>("repair_plan", "which damaged extents are rebuilt next, from where to where", plan_repair));
+  out.push_back(make_entry<repair_input>("repair_plan", "which damaged extents are rebuilt next, from where to where",
+                                         plan_repair));
 }
 
 }  // namespace troupe::policies

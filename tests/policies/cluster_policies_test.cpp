@@ -139,7 +139,8 @@ TEST(front_admission, table) {
   EXPECT_FALSE(plan_front_admission(in));
 }
 
-// One tenant asks all the time, three now and then and never hold more than an eighth: these are never refused, the bound holds.
+// One tenant asks all the time, three now and then and never hold more than an eighth: these are never refused, the
+// bound holds.
 TEST(front_admission, a_flood_does_not_shut_others_out) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     rng random{seed};
@@ -241,7 +242,8 @@ TEST(phi, table) {
   EXPECT_FALSE(plan_phi(in));
 }
 
-// Phi grows with silence, without a step where the tail formula changes, and suspect_in_ms is when it becomes a suspicion.
+// Phi grows with silence, without a step where the tail formula changes, and suspect_in_ms is when it becomes a
+// suspicion.
 TEST(phi, grows_and_foretells) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     rng random{seed};
@@ -295,7 +297,11 @@ TEST(breaker, table) {
     for (size_t i = 0; r.events[i]; ++i) {
       const char c = r.events[i];
       if (c == '.') continue;
-      const outcome what = c == 'S' ? outcome::success : c == 'F' ? outcome::worker_fault : c == 'C' ? outcome::client_error : c == 'X' ? outcome::cancelled : outcome::refused;
+      const outcome what = c == 'S'   ? outcome::success
+                           : c == 'F' ? outcome::worker_fault
+                           : c == 'C' ? outcome::client_error
+                           : c == 'X' ? outcome::cancelled
+                                      : outcome::refused;
       in.events.push_back({static_cast<int64_t>(i) * 100, what});
     }
     auto plan = plan_breaker(in);
@@ -408,8 +414,9 @@ TEST(recover, ends) {
   }
 }
 
-// DeepSeek's published day (V3/R1 inference overview, 27-28 Feb 2025): 608 B input tokens with 56.3 % hits, 168 B output, 226.75
-// nodes of 8 GPUs at US$ 2 an hour; prices 0.14 / 0.55 / 2.19. Published: cost 87,072, revenue 562,027, margin 545 %.
+// DeepSeek's published day (V3/R1 inference overview, 27-28 Feb 2025): 608 B input tokens with 56.3 % hits, 168 B
+// output, 226.75 nodes of 8 GPUs at US$ 2 an hour; prices 0.14 / 0.55 / 2.19. Published: cost 87,072, revenue 562,027,
+// margin 545 %.
 TEST(economics, published_day) {
   economics_input in;
   in.hit_price = 0.14, in.miss_price = 0.55, in.output_price = 2.19, in.gpus = 226.75 * 8;

@@ -1,4 +1,5 @@
-// Placement on a fleet in cost-model time, on the chat trace where TROUPE_TRACES names its folder, else on a generated one.
+// Placement on a fleet in cost-model time, on the chat trace where TROUPE_TRACES names its folder, else on a generated
+// one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +11,8 @@ namespace {
 constexpr uint64_t seed = 7;
 
 // At the load (requests in flight per rank) where round robin first reaches 80 % of the bound, ours reaches 95 %.
-void compare(const char* what, run_report (*run)(const std::vector<trace_request>&, const run_options&), uint32_t most_in_group) {
+void compare(const char* what, run_report (*run)(const std::vector<trace_request>&, const run_options&),
+             uint32_t most_in_group) {
   std::string name;
   const auto trace = load_trace(name, seed);
   fmt::print("{} on {}, seed {}\n", what, name, seed);
@@ -54,8 +56,8 @@ TEST(placement_fleet, short_prompts_do_not_wait_behind_million_token_ones) {
   const auto without = run_prefill(plain, o), with = run_prefill(mixed, o);
   o.by = placer::round_robin;
   const auto other = run_prefill(mixed, o);
-  fmt::print("{}, seed {}: short prompts p99 {:.2f} s, with million-token ones {:.2f} s (round robin {:.2f} s)\n", name, seed,
-             without.short_p99, with.short_p99, other.short_p99);
+  fmt::print("{}, seed {}: short prompts p99 {:.2f} s, with million-token ones {:.2f} s (round robin {:.2f} s)\n", name,
+             seed, without.short_p99, with.short_p99, other.short_p99);
   EXPECT_LE(with.short_p99, 1.25 * without.short_p99);
   EXPECT_GE(other.short_p99, 1.8 * with.short_p99);
   EXPECT_GE(with.of_bound, 0.95);

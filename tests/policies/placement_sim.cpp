@@ -62,7 +62,9 @@ class arrivals {
 };
 
 // Length of [from, to] inside [low, high].
-double overlap(double from, double to, double low, double high) { return std::max(0.0, std::min(to, high) - std::max(from, low)); }
+double overlap(double from, double to, double low, double high) {
+  return std::max(0.0, std::min(to, high) - std::max(from, low));
+}
 
 template <class Load>
 size_t baseline(placer by, uint32_t ranks, size_t& last, rng& random, Load load) {
@@ -120,7 +122,8 @@ std::vector<trace_request> load_trace(std::string& name, uint64_t seed) {
     // 512-token blocks of the trace are four blocks of 128; the last 134 tokens are never reused.
     const uint32_t limit = length < 134 ? 0 : (length - 134) / 128 * 128;
     const uint32_t hit = std::min(blocks * 512, limit);
-    out.push_back({j.at("timestamp").get<double>() / 1e3, length, length - hit, std::max(1u, j.at("output_length").get<uint32_t>())});
+    out.push_back({j.at("timestamp").get<double>() / 1e3, length, length - hit,
+                   std::max(1u, j.at("output_length").get<uint32_t>())});
   }
   for (size_t i = 0, j; i < out.size(); i = j) {
     for (j = i; j < out.size() && out[j].at == out[i].at;) ++j;
@@ -182,7 +185,8 @@ run_report run_prefill(const std::vector<trace_request>& trace, const run_option
           const double t = (cost.a * x * x + cost.b * x * c + cost.d * x) * 1e-9;
           p.done += static_cast<uint32_t>(x);
           left -= t, used += t;
-          const auto rest = within_horizon(work_of(cost, view.chunk_tokens, p.fresh - p.done, p.cached + p.done), view.horizon_ns);
+          const auto rest =
+              within_horizon(work_of(cost, view.chunk_tokens, p.fresh - p.done, p.cached + p.done), view.horizon_ns);
           view.ranks[r].attention_ns = std::max(0.0, view.ranks[r].attention_ns - p.attention + rest.attention_ns);
           view.ranks[r].linear_ns = std::max(0.0, view.ranks[r].linear_ns - p.linear + rest.linear_ns);
           p.attention = rest.attention_ns, p.linear = rest.linear_ns;

@@ -11,7 +11,8 @@
 namespace troupe::policies {
 namespace {
 
-prefill_candidate rank(double attention_ms, double linear_ms, uint8_t tier = 0, uint32_t waiting = 0, uint32_t limit = 9, bool usable = true) {
+prefill_candidate rank(double attention_ms, double linear_ms, uint8_t tier = 0, uint32_t waiting = 0,
+                       uint32_t limit = 9, bool usable = true) {
   return {usable, waiting, limit, attention_ms * 1e6, linear_ms * 1e6, tier};
 }
 
@@ -74,7 +75,8 @@ TEST(prefill_place, work_is_the_sum_of_the_chunks) {
   for (int i = 0; i < 500; ++i) {
     const prefill_cost c{2e-3, 2e-2, 9e3};
     const auto chunk = static_cast<uint32_t>(1 + random.below(5'000));
-    const auto fresh = static_cast<uint32_t>(random.below(200'000)), cached = static_cast<uint32_t>(random.below(500'000));
+    const auto fresh = static_cast<uint32_t>(random.below(200'000)),
+               cached = static_cast<uint32_t>(random.below(500'000));
     double attention = 0, linear = 0;
     for (uint32_t done = 0; done < fresh;) {
       const double q = std::min(chunk, fresh - done), before = double(cached) + done;
@@ -87,8 +89,8 @@ TEST(prefill_place, work_is_the_sum_of_the_chunks) {
   }
 }
 
-// Placing one prompt after the other, with nothing leaving, ends with work, attention and tokens even over the ranks: no
-// rank is more than one largest prompt above the mean of the sum, and both kinds spread less than by round robin.
+// Placing one prompt after the other, with nothing leaving, ends with work, attention and tokens even over the ranks:
+// no rank is more than one largest prompt above the mean of the sum, and both kinds spread less than by round robin.
 TEST(prefill_place, evens_out_work_and_its_kinds) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     rng random{seed};
@@ -118,7 +120,8 @@ TEST(prefill_place, evens_out_work_and_its_kinds) {
   }
 }
 
-decode_candidate seat(uint32_t requests, uint64_t kv, uint64_t growth = 0, uint64_t capacity = 1'000'000, uint32_t slots = 100, bool usable = true) {
+decode_candidate seat(uint32_t requests, uint64_t kv, uint64_t growth = 0, uint64_t capacity = 1'000'000,
+                      uint32_t slots = 100, bool usable = true) {
   return {usable, requests, slots, kv, growth, capacity};
 }
 
@@ -178,7 +181,8 @@ TEST(decode_place, never_over_a_limit_and_never_refuses_in_vain) {
     decode_place_input in;
     in.kv_tokens = random.below(100), in.growth_tokens = random.below(100);
     for (uint64_t n = random.below(6); n > 0; --n)
-      in.ranks.push_back(seat(static_cast<uint32_t>(random.below(4)), random.below(100), random.below(60), 120, 3, random.below(4) != 0));
+      in.ranks.push_back(seat(static_cast<uint32_t>(random.below(4)), random.below(100), random.below(60), 120, 3,
+                              random.below(4) != 0));
     auto plan = place_decode(in);
     ASSERT_TRUE(plan);
     bool possible = false, roomy = false;
@@ -215,7 +219,8 @@ TEST(decode_rebalance, table) {
   EXPECT_FALSE(rebalance_decode(in));
 }
 
-// The moves, replayed by hand, keep the limits at every point, never raise the busiest rank and give the stated figures.
+// The moves, replayed by hand, keep the limits at every point, never raise the busiest rank and give the stated
+// figures.
 TEST(decode_rebalance, moves_hold_when_replayed) {
   uint64_t moved = 0;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
@@ -250,7 +255,8 @@ TEST(decode_rebalance, moves_hold_when_replayed) {
       from.erase(at);
       uint64_t kv = 0;
       for (const auto& q : now[m.to].requests) kv += q.kv_tokens;
-      EXPECT_TRUE(now[m.to].usable && now[m.from].usable && now[m.to].requests.size() <= 12 && kv <= 250'000) << "seed " << seed;
+      EXPECT_TRUE(now[m.to].usable && now[m.from].usable && now[m.to].requests.size() <= 12 && kv <= 250'000)
+          << "seed " << seed;
       EXPECT_LE(busiest(), peak * (1 + 1e-12)) << "seed " << seed;
       peak = busiest();
     }

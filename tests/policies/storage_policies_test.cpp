@@ -38,7 +38,12 @@ TEST(ttl, table) {
       {"a probe does not", agent_, probe, {now, now}, 2, {now, now}},
       {"expired means before now", agent_, read, {now - 1}, 0, {now - 1}},
       {"expiring now is not expired", agent_, read, {now}, 1, {agent}},
-      {"a hole hides what is below, and a read does not revive it", agent_, read, {now, now - 1, chat}, 1, {agent, now - 1, chat}},
+      {"a hole hides what is below, and a read does not revive it",
+       agent_,
+       read,
+       {now, now - 1, chat},
+       1,
+       {agent, now - 1, chat}},
       {"an expired block is written anew", agent_, write, {now, now - 1}, 1, {agent, agent}},
       {"within the hour nothing is written", agent_, read, {agent, agent}, 2, {agent, agent}},
   };
@@ -54,10 +59,10 @@ TEST(ttl, table) {
     }
     EXPECT_EQ(after, r.after) << r.rule;
   }
-  EXPECT_FALSE(plan_ttl({now, agent_, write, 1, 1, 0, {}}));                      // no step
-  EXPECT_FALSE(plan_ttl({now, agent_, write, 0, 1, 1, {}}));                      // no time to live
+  EXPECT_FALSE(plan_ttl({now, agent_, write, 1, 1, 0, {}}));  // no step
+  EXPECT_FALSE(plan_ttl({now, agent_, write, 0, 1, 1, {}}));  // no time to live
   EXPECT_FALSE(plan_ttl({-1, agent_, write, 1, 1, 1, {}}));
-  EXPECT_FALSE(plan_ttl({now, agent_, write, 1, 1, 1, {now - 1, 0}}));            // an orphan
+  EXPECT_FALSE(plan_ttl({now, agent_, write, 1, 1, 1, {now - 1, 0}}));  // an orphan
   EXPECT_FALSE(plan_ttl({now, agent_, write, INT64_MAX, 1, 1, {}}));
 }
 
@@ -69,12 +74,14 @@ TEST(ttl, parents_never_go_before_children) {
     int64_t now = 1000;
     for (int step = 0; step < 60; ++step) {
       now += static_cast<int64_t>(random.below(60));
-      ttl_input in{now, random.below(2) ? traffic_class::agent : traffic_class::chatbot, ttl_touch::read, 90, 210, 30, {}};
+      ttl_input in{now, random.below(2) ? traffic_class::agent : traffic_class::chatbot, ttl_touch::read, 90, 210, 30,
+                   {}};
       size_t alive = 0;
       while (alive < chain.size() && chain[alive] >= now) ++alive;
       const bool write = random.below(2) == 0 && alive < chain.size();
       in.touch = write ? ttl_touch::write : ttl_touch::read;
-      in.expiry_s.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(write ? alive + 1 : random.below(chain.size() + 1)));
+      in.expiry_s.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(
+                                                            write ? alive + 1 : random.below(chain.size() + 1)));
       auto plan = plan_ttl(in);
       ASSERT_TRUE(plan) << "seed " << seed;
       for (const auto& c : plan->changes) {
@@ -103,7 +110,11 @@ TEST(evict, table) {
       {"then the oldest", 10, {{1, 0, 200, 5, 10}, {2, 0, 200, 4, 10}}, {2}, 0},
       {"then the lowest id", 10, {{2, 0, 200, 5, 10}, {1, 0, 200, 5, 10}}, {1}, 0},
       {"children before parents", 20, {{1, 0, 150, 0, 10}, {2, 1, 300, 0, 10}}, {2, 1}, 0},
-      {"never a leased one, nor what it hangs on", 30, {{1, 0, 99, 0, 10}, {2, 1, 99, 0, 10, true}, {3, 1, 99, 0, 10}}, {3}, 20},
+      {"never a leased one, nor what it hangs on",
+       30,
+       {{1, 0, 99, 0, 10}, {2, 1, 99, 0, 10, true}, {3, 1, 99, 0, 10}},
+       {3},
+       20},
       {"no more than needed", 15, {{1, 0, 200, 1, 10}, {2, 0, 200, 2, 10}, {3, 0, 200, 3, 10}}, {1, 2}, 0},
       {"all there is", 50, {{1, 0, 200, 1, 10}}, {1}, 40},
       {"an unknown parent is none", 10, {{1, 77, 200, 1, 10}}, {1}, 0},
@@ -129,7 +140,8 @@ TEST(evict, every_victim_is_the_least_that_may_go) {
     in.now_s = 50, in.need_bytes = random.below(200), in.all_expired = random.below(2) == 0;
     const uint64_t n = random.below(30);
     for (uint64_t id = 1; id <= n; ++id)
-      in.entries.push_back({id, random.below(id), static_cast<int64_t>(random.below(8) * 20), static_cast<int64_t>(random.below(3)), random.below(20), random.below(6) == 0});
+      in.entries.push_back({id, random.below(id), static_cast<int64_t>(random.below(8) * 20),
+                            static_cast<int64_t>(random.below(3)), random.below(20), random.below(6) == 0});
     auto plan = plan_evict(in);
     ASSERT_TRUE(plan);
     std::map<uint64_t, evict_entry> left;
@@ -140,20 +152,23 @@ TEST(evict, every_victim_is_the_least_that_may_go) {
       for (const auto& [id, e] : left) {
         const bool parent = std::any_of(left.begin(), left.end(), [&](const auto& o) { return o.second.parent == id; });
         if (e.leased || parent) continue;
-        if (!best || std::tuple(e.expiry_s, e.written_s, id) < std::tuple(best->expiry_s, best->written_s, best->id)) best = &e;
+        if (!best || std::tuple(e.expiry_s, e.written_s, id) < std::tuple(best->expiry_s, best->written_s, best->id))
+          best = &e;
       }
       return best;
     };
     for (uint64_t id : plan->ids) {
       const auto* e = least();
       ASSERT_TRUE(e && e->id == id) << "seed " << seed;
-      EXPECT_TRUE(freed < in.need_bytes || (in.all_expired && e->expiry_s < 50)) << "seed " << seed << ": more than needed";
+      EXPECT_TRUE(freed < in.need_bytes || (in.all_expired && e->expiry_s < 50))
+          << "seed " << seed << ": more than needed";
       freed += e->bytes;
       left.erase(id);
     }
     EXPECT_EQ(freed, plan->freed_bytes);
     const auto* e = least();
-    EXPECT_FALSE(e && (freed < in.need_bytes || (in.all_expired && e->expiry_s < 50))) << "seed " << seed << ": too early an end";
+    EXPECT_FALSE(e && (freed < in.need_bytes || (in.all_expired && e->expiry_s < 50)))
+        << "seed " << seed << ": too early an end";
   }
 }
 
@@ -216,7 +231,8 @@ TEST(shard_place, spreads_evenly_and_by_weight) {
   for (const auto& [id, c] : count) EXPECT_NEAR(c / ((id % 2 == 1 ? even : odd) / 24), 1, 0.1) << "node " << id;
 }
 
-// A node that leaves moves only its own shards; one that comes takes at most one shard of an extent, and its fair part of all.
+// A node that leaves moves only its own shards; one that comes takes at most one shard of an extent, and its fair part
+// of all.
 TEST(shard_place, moves_the_minimum) {
   const auto nodes = cluster(30, 1);
   uint32_t taken = 0;
@@ -228,7 +244,8 @@ TEST(shard_place, moves_the_minimum) {
     EXPECT_EQ(place_shards(in)->moved, 0u);
     in.nodes.erase(in.nodes.begin() + static_cast<std::ptrdiff_t>(key % 30));
     const auto gone = place_shards(in)->nodes;
-    for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(gone[i] == before[i], before[i] != key % 30 + 1) << "key " << key;
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ(gone[i] == before[i], before[i] != key % 30 + 1) << "key " << key;
     in.nodes = nodes, in.nodes.push_back({99, 99, 1});
     const auto plan = place_shards(in);
     EXPECT_LE(plan->moved, 1u) << "key " << key;
@@ -254,12 +271,27 @@ TEST(repair_plan, table) {
       {"one lost of 2+1", four, {{9, 2, 10, {1, 2}, 1}}, {{9, {3}}}, {}, {}},
       {"two lost of 2+1: gone", four, {{9, 2, 10, {1}, 2}}, {}, {9}, {}},
       {"a holder that is not alive does not count", four, {{9, 2, 10, {1, 77}, 1}}, {}, {9}, {}},
-      {"most endangered first, it takes the budget", four, {{8, 2, 10, {1, 2, 3}, 1}, {9, 2, 10, {2, 3}, 2}}, {{9, {1, 4}}}, {}, {8}},
+      {"most endangered first, it takes the budget",
+       four,
+       {{8, 2, 10, {1, 2, 3}, 1}, {9, 2, 10, {2, 3}, 2}},
+       {{9, {1, 4}}},
+       {},
+       {8}},
       {"as many as fit", four, {{9, 2, 10, {1, 2}, 3}}, {{9, {3, 4}}}, {}, {9}},
       {"no budget to read", {{1, 1, 9, 10}, {2, 2, 10, 10}, {3, 3, 10, 10}}, {{9, 2, 10, {1, 2}, 1}}, {}, {}, {9}},
       {"no budget to write", {{1, 1, 10, 10}, {2, 2, 10, 10}, {3, 3, 10, 9}}, {{9, 2, 10, {1, 2}, 1}}, {}, {}, {9}},
-      {"a domain without a shard of it first", {{1, 1, 10, 10}, {2, 2, 10, 10}, {3, 1, 10, 10}, {4, 3, 10, 10}}, {{9, 2, 10, {1, 2}, 1}}, {{9, {4}}}, {}, {}},
-      {"else any other node", {{1, 1, 10, 10}, {2, 2, 10, 10}, {3, 1, 10, 10}}, {{9, 2, 10, {1, 2}, 1}}, {{9, {3}}}, {}, {}},
+      {"a domain without a shard of it first",
+       {{1, 1, 10, 10}, {2, 2, 10, 10}, {3, 1, 10, 10}, {4, 3, 10, 10}},
+       {{9, 2, 10, {1, 2}, 1}},
+       {{9, {4}}},
+       {},
+       {}},
+      {"else any other node",
+       {{1, 1, 10, 10}, {2, 2, 10, 10}, {3, 1, 10, 10}},
+       {{9, 2, 10, {1, 2}, 1}},
+       {{9, {3}}},
+       {},
+       {}},
   };
   for (const auto& r : table) {
     auto plan = plan_repair({r.nodes, r.extents, 100});
@@ -283,7 +315,11 @@ TEST(repair_plan, keeps_every_budget_and_leaves_out_only_what_does_not_fit) {
     const uint64_t n = 4 + random.below(12);
     for (uint64_t i = 1; i <= n; ++i) in.nodes.push_back({i, i / 2, random.below(80), random.below(80)});
     for (uint64_t id = 1; id <= 20; ++id) {
-      repair_extent e{id, static_cast<uint32_t>(1 + random.below(3)), 1 + random.below(20), {}, static_cast<uint32_t>(random.below(3))};
+      repair_extent e{id,
+                      static_cast<uint32_t>(1 + random.below(3)),
+                      1 + random.below(20),
+                      {},
+                      static_cast<uint32_t>(random.below(3))};
       for (uint64_t i = 1; i <= n + 2; ++i)
         if (random.below(3) == 0) e.holders.push_back(i);
       in.extents.push_back(e);
@@ -296,14 +332,16 @@ TEST(repair_plan, keeps_every_budget_and_leaves_out_only_what_does_not_fit) {
     for (const auto& t : plan->tasks) {
       const auto& e = in.extents[t.extent - 1];
       done[t.extent] = &t;
-      const std::set<uint64_t> holders(e.holders.begin(), e.holders.end()), from(t.sources.begin(), t.sources.end()), to(t.targets.begin(), t.targets.end());
+      const std::set<uint64_t> holders(e.holders.begin(), e.holders.end()), from(t.sources.begin(), t.sources.end()),
+          to(t.targets.begin(), t.targets.end());
       EXPECT_EQ(from.size(), e.data) << "seed " << seed;
       for (uint64_t s : from) EXPECT_TRUE(holders.contains(s) && s <= n) << "seed " << seed;
       EXPECT_TRUE(!to.empty() && to.size() == t.targets.size() && to.size() <= e.missing) << "seed " << seed;
       for (uint64_t s : to) EXPECT_FALSE(holders.contains(s)) << "seed " << seed;
       for (uint64_t s : t.sources) read[s] += e.shard_bytes;
       for (uint64_t s : t.targets) write[s] += e.shard_bytes;
-      const size_t alive = static_cast<size_t>(std::count_if(e.holders.begin(), e.holders.end(), [&](uint64_t h) { return h <= n; }));
+      const size_t alive =
+          static_cast<size_t>(std::count_if(e.holders.begin(), e.holders.end(), [&](uint64_t h) { return h <= n; }));
       EXPECT_GE(alive - e.data, last) << "seed " << seed << ": most endangered first";
       last = alive - e.data;
     }
@@ -311,7 +349,8 @@ TEST(repair_plan, keeps_every_budget_and_leaves_out_only_what_does_not_fit) {
       EXPECT_LE(read[node.id], node.read_bytes) << "seed " << seed;
       EXPECT_LE(write[node.id], node.write_bytes) << "seed " << seed;
     }
-    const std::set<uint64_t> lost(plan->lost.begin(), plan->lost.end()), waiting(plan->waiting.begin(), plan->waiting.end());
+    const std::set<uint64_t> lost(plan->lost.begin(), plan->lost.end()),
+        waiting(plan->waiting.begin(), plan->waiting.end());
     for (const auto& e : in.extents) {
       size_t alive = 0, readable = 0, writable = 0;
       for (const auto& node : in.nodes) {
@@ -323,7 +362,8 @@ TEST(repair_plan, keeps_every_budget_and_leaves_out_only_what_does_not_fit) {
       EXPECT_EQ(lost.contains(e.id), alive < e.data) << "seed " << seed;
       if (!done.contains(e.id) && alive >= e.data && e.missing > 0) {
         EXPECT_TRUE(waiting.contains(e.id)) << "seed " << seed;
-        EXPECT_TRUE(readable < e.data || writable == 0) << "seed " << seed << ": extent " << e.id << " would have fitted";
+        EXPECT_TRUE(readable < e.data || writable == 0)
+            << "seed " << seed << ": extent " << e.id << " would have fitted";
       }
     }
   }
