@@ -1,0 +1,121 @@
+// A cluster started node by node: a rank that is killed costs no request, and a new one takes its seat.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cli/http_client.hpp"
+#include "runtime/node/node_process.hpp"
+#include "runtime/node/supervisor.hpp"
+#include "tests/cli/run_program.hpp"
+
+namespace troupe::tests {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using kind = node::supervisor_event::kind;
+
+const std::string local = std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml";
+
+class nodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    start("director", {});
+    director_ = report("director", "actor").get<std::string>();
+    for (const char* seat : {"front/0", "prefill-0/0", "decode-0/0", "decode-0/1"}) start(seat, {"--join", director_});
+    http_ = report("front.0", "http").get<std::string>();
+    ASSERT_EQ(report("front.0", "ready"), true);
+  }
+
+  void TearDown() override {
+    auto bad = children_.stop({{"front.0"}, {"prefill-0.0", "decode-0.0", "decode-0.1"}, {"director"}}, 30s);
+    for (const auto& name : bad) ADD_FAILURE() << name << " did not stop cleanly:\n" << children_.log_tail(name, 20);
+  }
+
+  void start(const std::string& seat, std::vector<std::string> more) {
+    std::vector<std::string> args{"node", "-c", local, "--seat", seat, "--set", "front.listen=127.0.0.1:0"};
+    args.insert(args.end(), more.begin(), more.end());
+    auto pid = children_.start({node::process_name(seat), args});
+    ASSERT_TRUE(pid) << pid.error().message;
+  }
+
+  // Waits until `name` has reported `key`; null after a minute or when a process has ended.
+  json report(const std::string& name, const std::string& key) {
+    const nanoseconds deadline = steady_clock().now() + 60s;
+    while (steady_clock().now() < deadline) {
+      auto e = children_.wait(1s);
+      if (e.what == kind::exited) {
+        ADD_FAILURE() << e.name << ": " << e.text << "\n" << children_.log_tail(e.name, 20);
+        return nullptr;
+      }
+      if (e.what != kind::report || e.name != name) continue;
+      json line = json::parse(e.text);
+      if (line.contains(key)) return line[key];
+    }
+    ADD_FAILURE() << name << " did not report " << key << "\n" << children_.log_tail(name, 20);
+    return nullptr;
+  }
+
+  // Streams 120 tokens; `on_chunk` is called with the number of chunks so far.
+  std::string text(const std::function<void(size_t)>& on_chunk) {
+    cli::http_request r;
+    r.server = *config::parse_address(http_);
+    r.target = "/v1/completions";
+    r.body = json{{"model", "tiny-v41"}, {"prompt", "Same tokens"}, {"max_tokens", 120}, {"temperature", 0.8}, {"seed", 3},
+                  {"ignore_eos", true}, {"logprobs", 0}, {"stream", true}}
+                 .dump();
+    std::string out;
+    size_t chunks = 0;
+    auto done = cli::fetch_stream(r, [&](std::string_view data) {
+      json j = json::parse(data);
+      EXPECT_FALSE(j.contains("error")) << j.dump();
+      if (!j.contains("choices") || j["choices"].empty()) return true;
+      out += j["choices"][0]["text"].get<std::string>();
+      if (!j["choices"][0]["finish_reason"].is_null()) out += "|" + j["choices"][0]["finish_reason"].get<std::string>();
+      on_chunk(++chunks);
+      return true;
+    });
+    EXPECT_TRUE(done) << done.error().message;
+    return out;
+  }
+
+  temporary_folder folder_;
+  node::supervisor children_{troupe_path(), folder_.path};
+  std::string director_, http_;
+};
+
+TEST_F(nodes, a_stream_survives_a_killed_rank_with_the_same_text) {
+  size_t all = 0;
+  std::string undisturbed = text([&](size_t n) { all = n; });
+  EXPECT_TRUE(undisturbed.ends_with("|length")) << undisturbed;
+  ASSERT_GT(all, 8u);
+  // The placement is the front's business, so the killed rank may hold the stream or only its experts: both must go on.
+  size_t at_kill = 0;
+  std::string disturbed = text([&](size_t n) {
+    if (n != 4) return;
+    at_kill = n;
+    kill(children_.running().at("decode-0.1"), SIGKILL);
+  });
+  EXPECT_EQ(at_kill, 4u);
+  EXPECT_EQ(disturbed, undisturbed);
+  auto ended = children_.wait(30s);
+  while (ended.what == kind::report) ended = children_.wait(30s);
+  EXPECT_EQ(ended.name, "decode-0.1");
+  EXPECT_EQ(text([](size_t) {}), undisturbed);
+  // A new process takes the seat, and both ranks serve again.
+  start("decode-0/1", {"--join", director_});
+  EXPECT_FALSE(report("decode-0.1", "joined").is_null());
+  EXPECT_EQ(text([](size_t) {}), undisturbed);
+}
+
+TEST_F(nodes, a_node_that_cannot_reach_its_director_gives_up) {
+  auto p = troupe({"node", "-c", local, "--seat", "decode-0/0", "--join", "127.0.0.1:1", "--set", "cluster.join_timeout=1s"});
+  EXPECT_EQ(p.code, 3);
+  EXPECT_THAT(p.err, testing::HasSubstr("could not join the cluster at 127.0.0.1:1 within 1s"));
+}
+
+}  // namespace
+}  // namespace troupe::tests
