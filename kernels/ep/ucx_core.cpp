@@ -30,7 +30,8 @@ result<void> ucx_core::open(const ep_endpoint_options& options) {
   if (options.shared_memory) {
     TROUPE_TRY(shared, ucx::node::shared_memory());
   }
-  TROUPE_TRY(sleeper, ucx::sleeper::make(*messages));
+  TROUPE_TRY(outgoing, ucx::node::messages(options.interface));
+  TROUPE_TRY(sleeper, ucx::sleeper::make(*messages, *outgoing));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -74,7 +75,7 @@ result<std::shared_ptr<peer_link>> ucx_core::link(const std::string& address) {
   if (auto known = links.find(where.identity); known != links.end() && !known->second->dead) return known->second;
   auto made = std::make_shared<peer_link>(address);
   made->where = where;
-  TROUPE_TRY(made->guard, ucx::guard::connect(*messages, where.messages, [this, raw = made.get()](ucs_status_t) {
+  TROUPE_TRY(made->guard, ucx::guard::connect(*outgoing, where.messages, [this, raw = made.get()](ucs_status_t) {
                raw->dead = true;
                ++deaths;
              }));

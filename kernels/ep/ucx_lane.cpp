@@ -79,11 +79,11 @@ bool ucx_lane::accept_hello(const group_view& view, uint32_t rank) {
   }
   if (shared_ && !rkey.empty() && links_[rank]->where.host == core_->host) {
     auto map = ucx::mapping::open(*core_->shared, links_[rank]->where.shared, rkey, base);
-    if (map)
+    if (map && (*map)->size() == inbox_bytes_)
       direct_[rank] = std::move(*map);
     else
       log::warn("EP rank {} is on this host but its memory cannot be mapped, using messages: {}", rank,
-                map.error().message);
+                map ? "it has another size" : map.error().message);
   }
   if (!direct_[rank]) has_message_peers_ = true;
   return true;

@@ -49,7 +49,8 @@ class ucx_lane;
 /// What the groups of one endpoint share. Everything but `sleeper->signal` and the counters is used under `serial`.
 struct ucx_core {
   std::recursive_mutex serial;
-  std::unique_ptr<transport::ucx::node> messages, shared;  // `shared` null: off
+  std::unique_ptr<transport::ucx::node> messages, outgoing;  // receives; makes the links and sends
+  std::unique_ptr<transport::ucx::node> shared;              // null: off
   std::unique_ptr<transport::ucx::sleeper> sleeper;
   uint64_t identity = 0, host = 0, incarnation = 0;
   std::shared_ptr<atomic_counters> counters = std::make_shared<atomic_counters>();
@@ -66,7 +67,7 @@ struct ucx_core {
   result<std::shared_ptr<peer_link>> link(const std::string& address);
   /// Runs UCX; messages go to `current`.
   void progress() {
-    while (messages->progress() != 0) {
+    while (messages->progress() + outgoing->progress() != 0) {
     }
   }
   /// Room for a message of `bytes` after the header; null when the peer is dead or `limit` passes.

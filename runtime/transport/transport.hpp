@@ -148,7 +148,9 @@ class transport {
   /// Sends a message; a peer without a handler for the channel answers not_found.
   virtual result<void> send(peer_id peer, channel_id channel, std::vector<std::byte> bytes, completion done) = 0;
 
-  /// Sets the handler of a channel (empty: none), or of ended connections. Takes effect before it returns.
+  /// Sets the handler of a channel (empty: none), or of ended connections. Takes effect before it returns: a call of
+  /// the old one that runs on the transport's thread has ended by then. What a handler uses must live until it is unset
+  /// or the transport is destroyed.
   virtual void on_message(channel_id channel, message_handler handler) = 0;
   virtual void on_peer_lost(peer_lost_handler handler) = 0;
 

@@ -83,8 +83,8 @@ result<std::unique_ptr<ucx::mapping>> ucx_arena::map(const std::string& peer_sha
   std::lock_guard lock(mutex_);
   TROUPE_TRY(auto m, ucx::mapping::open(*shared_, peer_shared_address, remote.key, remote.base));
   const auto* h = reinterpret_cast<const region_header*>(m->data());
-  if (h->magic != region_header_magic || h->id != remote.id || h->generation != remote.generation ||
-      h->alive.load(std::memory_order_seq_cst) == 0)
+  if (m->size() != region_header_bytes + remote.length || h->magic != region_header_magic || h->id != remote.id ||
+      h->generation != remote.generation || h->alive.load(std::memory_order_seq_cst) == 0)
     return fail(errc::stale, "region {} of the peer is gone", remote.id);
   return m;
 }

@@ -28,6 +28,11 @@ tl::unexpected<error> ucx_failure(std::string_view what, ucs_status_t status);
 
 /// A context and its one worker.
 ///
+/// Who both listens and connects takes two nodes for messages: one whose address is given away, which only receives,
+/// and one that nobody knows, which makes the guards and sends. When two workers of UCX 1.13.1 connect to each other at
+/// once, it drops one of the two connections and then uses it (freed in uct_tcp_cm_handle_conn_pkt, used by the handler
+/// of the same socket event): heap corruption, within seconds where both sides keep ending connections.
+///
 /// UCX 1.13.1 aborts the process when an endpoint is closed, or its worker destroyed, while a connection to it is still
 /// being made (an assertion in ucp_request.c, "got REP message"), and there is no way to ask. A peer that is stopped,
 /// or only slow, keeps it in that state. So a guard that has never got a message through is not closed but buried here,
@@ -63,6 +68,16 @@ class node {
   std::string address_;
 };
 
+/// In front of every shared memory, one page before its bytes. A peer reaches shared memory by the number of a file
+/// descriptor of its owner, and that number may have been given to any other file since: the mark tells. The length is
+/// that of the bytes; memory never shrinks, so a mark that is right means that all of it is there.
+struct memory_mark {
+  uint64_t magic = 0x4b'52'4d'50'52'54'31'00;
+  uint64_t secret = 0;  // random per memory
+  uint64_t length = 0;
+};
+inline constexpr size_t memory_mark_bytes = 4096;
+
 /// Shared memory that peers can reach through `rkey`; zero, as fresh memory of the system is, and no page of it is
 /// taken before it is touched. Must go before its node.
 class memory {
@@ -72,6 +87,7 @@ class memory {
   memory(const memory&) = delete;
   memory& operator=(const memory&) = delete;
   std::span<std::byte> bytes() const { return {base_, size_}; }
+  /// What a peer needs to map it: the mark, then the key of UCX.
   const std::string& rkey() const { return rkey_; }
 
  private:
@@ -86,14 +102,17 @@ class memory {
 /// A peer's shared memory, mapped here. Keeps its endpoint; must go before the node.
 class mapping {
  public:
-  /// `peer_address`: the peer's shared-memory worker; `base`: address of the region in the peer. unavailable if the
-  /// memory cannot be mapped (other host, process gone).
+  /// `peer_address`: the peer's shared-memory worker; `base`: address of the memory's bytes in the peer. unavailable if
+  /// the memory cannot be mapped (other host, process gone), stale if what the peer has there now is something else,
+  /// corrupt for a key that no memory gave.
   static result<std::unique_ptr<mapping>> open(node& local, const std::string& peer_address, const std::string& rkey,
                                                uint64_t base);
   ~mapping();
   mapping(const mapping&) = delete;
   mapping& operator=(const mapping&) = delete;
   std::byte* data() const { return data_; }
+  /// Bytes at `data`, as the memory's mark says.
+  size_t size() const { return size_; }
 
  private:
   mapping() = default;
@@ -101,6 +120,7 @@ class mapping {
   ucp_ep_h endpoint_ = nullptr;
   ucp_rkey_h rkey_ = nullptr;
   std::byte* data_ = nullptr;
+  size_t size_ = 0;
 };
 
 /// An endpoint with failure handling.
@@ -149,10 +169,10 @@ struct endpoint_address {
 /// Hash of what two processes must have in common to share memory by /proc: boot and pid namespace.
 uint64_t host_identity();
 
-/// Sleeps in epoll until the worker has an event, `signal` is called, or `limit` has passed.
+/// Sleeps in epoll until one of two workers has an event, `signal` is called, or `limit` or 20 ms have passed.
 class sleeper {
  public:
-  static result<std::unique_ptr<sleeper>> make(node& n);
+  static result<std::unique_ptr<sleeper>> make(node& first, node& second);
   ~sleeper();
   sleeper(const sleeper&) = delete;
   sleeper& operator=(const sleeper&) = delete;
@@ -164,7 +184,7 @@ class sleeper {
 
  private:
   sleeper() = default;
-  node* node_ = nullptr;
+  node *first_ = nullptr, *second_ = nullptr;
   int epoll_ = -1, event_ = -1;
 };
 

@@ -8,8 +8,13 @@
 namespace troupe::transport {
 
 bool ucx_transport::connect(peer_state& p) {
-  auto g = ucx::guard::connect(*node_, p.where.messages, [&p](ucs_status_t) { p.dead = true; });
-  if (!g) return false;
+  // A try may hold the thread up (see ucx_reach.hpp), so a peer that does not answer has one now and then.
+  if (now_ < p.retry) return false;
+  auto g = ucx::guard::connect(*out_, p.where.messages, [&p](ucs_status_t) { p.dead = true; });
+  if (!g) {
+    p.retry = steady_clock().now() + retry_pause;
+    return false;
+  }
   p.guard = std::move(*g);
   p.flying = std::make_shared<window>();
   p.connection = next_connection_++;
@@ -34,7 +39,8 @@ void ucx_transport::close(peer_state& p) {
 
 void ucx_transport::end_connection(peer_state& p, errc code, const std::string& why) {
   const bool had = p.guard != nullptr;
-  close(p);
+  // Everything of the old connection goes first: the close below runs UCX, in which the peer's next hello and what
+  // follows it may already come.
   p.remote = 0;
   p.dead = p.restarted = p.wanted = false;
   p.outbox.clear();
@@ -44,6 +50,7 @@ void ucx_transport::end_connection(peer_state& p, errc code, const std::string& 
   for (auto& [key, m] : p.mappings) arena_->unmap(std::move(m));
   p.mappings.clear();
   auto operations = std::exchange(p.operations, {});
+  close(p);
   // In the order of posting, so that callers see a sequence that makes sense.
   std::vector<std::unique_ptr<operation>> sorted;
   for (auto& [id, op] : operations) sorted.push_back(std::move(op));

@@ -25,7 +25,8 @@ result<std::unique_ptr<transport>> make_ucx_transport(const options& o) {
 
 result<void> ucx_transport::start() {
   TROUPE_TRY(node_, ucx::node::messages(options_.interface));
-  TROUPE_TRY(sleeper_, ucx::sleeper::make(*node_));
+  TROUPE_TRY(out_, ucx::node::messages(options_.interface));
+  TROUPE_TRY(sleeper_, ucx::sleeper::make(*node_, *out_));
   std::unique_ptr<ucx::node> shared;
   if (options_.shared_memory) {
     TROUPE_TRY(shared, ucx::node::shared_memory());
@@ -298,7 +299,12 @@ bool ucx_transport::run_direct(peer_state& p) {
   size_t budget = direct_slice;
   while (!p.direct.empty() && budget > 0) {
     const uint64_t id = p.direct.front();
-    operation& op = *p.operations.at(id);
+    const auto listed = p.operations.find(id);
+    if (listed == p.operations.end()) {  // ended by an answer that the peer should not have given
+      p.direct.pop_front();
+      continue;
+    }
+    operation& op = *listed->second;
     auto& map = p.mappings[{op.remote.id, op.remote.generation}];
     if (!map) {
       if (p.mappings.size() > max_mappings) {
@@ -408,7 +414,7 @@ void ucx_transport::loop() {
   for (;;) {
     now_ = clock.now();
     bool busy = take_commands();
-    for (int i = 0; i < 64 && node_->progress() != 0; ++i) busy = true;
+    for (int i = 0; i < 64 && node_->progress() + out_->progress() != 0; ++i) busy = true;
     for (auto& op : std::exchange(doomed_, {}))
       finish(std::move(op), fail(errc::peer_lost, "the peer has begun a new connection"));
     refresh_peers();

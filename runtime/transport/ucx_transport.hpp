@@ -76,7 +76,7 @@ class ucx_transport final : public transport {
   const options options_;
   uint64_t identity_ = 0, host_ = 0;
   std::string address_;
-  std::unique_ptr<ucx::node> node_;
+  std::unique_ptr<ucx::node> node_, out_;  // receives; makes the connections and sends
   std::unique_ptr<ucx::sleeper> sleeper_;
   std::shared_ptr<ucx_arena> arena_;
 

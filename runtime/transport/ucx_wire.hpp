@@ -98,6 +98,7 @@ struct peer_state {
   bool wanted = false;          // the peer has said hello and waits for mine
   nanoseconds heard{}, beat{}, progressed{};
   nanoseconds their_deadline{};
+  nanoseconds retry{};  // no connection is tried before, since the last try failed
 
   std::unordered_map<uint64_t, std::unique_ptr<operation>> operations;
   std::deque<uint64_t> direct;  // operations to run through shared memory, in order
@@ -115,6 +116,7 @@ inline constexpr size_t max_outbox = 65536;   // frames that wait; beyond it the
 inline constexpr size_t max_servings = 4096;  // pulls that wait; beyond: exhausted
 inline constexpr size_t max_mappings = 256;   // regions of a peer mapped at once
 inline constexpr uint64_t piece_bytes = 1u << 20;
+inline constexpr nanoseconds retry_pause = std::chrono::milliseconds(250);
 inline constexpr size_t direct_slice = 8u << 20;  // bytes copied before looking at the network again
 
 }  // namespace troupe::transport

@@ -77,12 +77,12 @@ class processes : public testing::TestWithParam<const char*> {
   }
   bool tcp() const { return std::string(GetParam()) == "tcp"; }
 
-  std::unique_ptr<transport> t;
   std::mutex mutex;
   std::condition_variable changed;
   int notices = 0;
   std::string reason;
   nanoseconds noticed{};
+  std::unique_ptr<transport> t;  // last: its handler uses what is above until it has gone
 };
 INSTANTIATE_TEST_SUITE_P(ucx, processes, testing::Values("shm", "tcp"),
                          [](const auto& i) { return std::string(i.param); });
