@@ -9,9 +9,9 @@ namespace troupe::policies {
 /// What the decision needs to know.
 struct admission_input {
   uint32_t waiting = 0;
-  uint32_t limit = 0;         // refuse at and above
-  bool open = true;           // false: draining or no engine
-  uint32_t finish_ms = 100;   // how long one request of the queue takes to leave it, as last seen
+  uint32_t limit = 0;        // refuse at and above
+  bool open = true;          // false: draining or no engine
+  uint32_t finish_ms = 100;  // how long one request of the queue takes to leave it, as last seen
 };
 
 /// The decision.

@@ -19,8 +19,8 @@ struct chunk_plan {
   std::string reason;
 };
 
-/// Half of the budget is shared out equally, so that a short prompt does not wait behind a long one; the rest, and what the
-/// shares leave over, goes to the oldest first. Uses the whole budget or all that remains, whichever is less.
+/// Half of the budget is shared out equally, so that a short prompt does not wait behind a long one; the rest, and what
+/// the shares leave over, goes to the oldest first. Uses the whole budget or all that remains, whichever is less.
 chunk_plan plan_chunks(const chunk_input& in);
 
 }  // namespace troupe::policies

@@ -10,7 +10,8 @@ namespace {
 constexpr int bins = 15;
 
 // Mean over samples of |mean predicted - share survived| of the sample's bin.
-double calibration_error(const std::vector<double>& predicted, const std::vector<confidence_sample>& samples, size_t position) {
+double calibration_error(const std::vector<double>& predicted, const std::vector<confidence_sample>& samples,
+                         size_t position) {
   std::array<double, bins> sum{}, hit{};
   for (size_t i = 0; i < predicted.size(); ++i) {
     auto b = static_cast<size_t>(std::min(bins - 1, static_cast<int>(predicted[i] * bins)));
@@ -28,11 +29,13 @@ double calibrated_confidence(double logit, double temperature) { return 1 / (1 +
 
 result<calibration_plan> calibrate_confidence(const std::vector<confidence_sample>& samples) {
   constexpr size_t fewest = 100;
-  if (samples.size() < fewest) return fail(errc::invalid_argument, "calibration: {} samples, need {}", samples.size(), fewest);
+  if (samples.size() < fewest)
+    return fail(errc::invalid_argument, "calibration: {} samples, need {}", samples.size(), fewest);
   const size_t width = samples[0].logits.size();
   for (size_t i = 0; i < samples.size(); ++i) {
     if (samples[i].logits.size() != width || samples[i].accepted > width) {
-      return fail(errc::invalid_argument, "calibration: sample {} has {} logits and {} accepted, the first one has {} logits", i,
+      return fail(errc::invalid_argument,
+                  "calibration: sample {} has {} logits and {} accepted, the first one has {} logits", i,
                   samples[i].logits.size(), samples[i].accepted, width);
     }
     for (double x : samples[i].logits) {
@@ -62,7 +65,8 @@ result<calibration_plan> calibrate_confidence(const std::vector<confidence_sampl
   }
   double a = 0, b = 0;
   for (size_t k = 0; k < width; ++k) a = std::max(a, plan.error_before[k]), b = std::max(b, plan.error_after[k]);
-  plan.reason = fmt::format("{} samples of {} drafts: largest calibration error {:.2f} % before, {:.2f} % after", samples.size(), width, 100 * a, 100 * b);
+  plan.reason = fmt::format("{} samples of {} drafts: largest calibration error {:.2f} % before, {:.2f} % after",
+                            samples.size(), width, 100 * a, 100 * b);
   return plan;
 }
 

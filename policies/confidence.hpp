@@ -9,7 +9,8 @@
 
 namespace troupe::policies {
 
-/// One verified block: the head's logits per draft, collected with identity temperatures, and how many drafts were accepted.
+/// One verified block: the head's logits per draft, collected with identity temperatures, and how many drafts were
+/// accepted.
 struct confidence_sample {
   std::vector<double> logits;
   uint32_t accepted = 0;  // <= logits.size()
@@ -22,10 +23,10 @@ struct calibration_plan {
   std::string reason;
 };
 
-/// Sequential temperature scaling (DSpark section 3.2): position by position, a grid search for the temperature (49 steps from
-/// 1/4 to 4, ties to the one nearest 1) that minimises the expected calibration error (15 bins) of the cumulative product with
-/// the earlier temperatures fixed. Order within a position is preserved. Fails with fewer than 100 samples, samples of
-/// different lengths or non-finite logits.
+/// Sequential temperature scaling (DSpark section 3.2): position by position, a grid search for the temperature (49
+/// steps from 1/4 to 4, ties to the one nearest 1) that minimises the expected calibration error (15 bins) of the
+/// cumulative product with the earlier temperatures fixed. Order within a position is preserved. Fails with fewer than
+/// 100 samples, samples of different lengths or non-finite logits.
 result<calibration_plan> calibrate_confidence(const std::vector<confidence_sample>& samples);
 
 /// sigmoid(logit / temperature).

@@ -37,7 +37,8 @@ void pour(double water, std::span<const double> base, std::span<double> share, s
 double bound_of(const copy_table& t, std::span<const double> rows, const std::vector<double>& load) {
   std::vector<uint32_t> order(t.ranks), place(t.ranks);
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return load[a] != load[b] ? load[a] > load[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return load[a] != load[b] ? load[a] > load[b] : a < b; });
   for (uint32_t i = 0; i < t.ranks; ++i) place[order[i]] = i;
   std::vector<double> inside(t.ranks, 0.0);  // rows that enter with the k-th rank
   for (size_t e = 0; e < rows.size(); ++e) {
@@ -64,24 +65,27 @@ result<copy_table> make_copy_table(const std::vector<std::vector<uint32_t>>& cop
     std::sort(r.begin(), r.end());
     r.erase(std::unique(r.begin(), r.end()), r.end());
     if (r.empty()) return fail(errc::invalid_argument, "copy_split: expert {} has no copy", e);
-    if (r.back() >= ranks) return fail(errc::invalid_argument, "copy_split: expert {} has a copy on rank {} of {}", e, r.back(), ranks);
+    if (r.back() >= ranks)
+      return fail(errc::invalid_argument, "copy_split: expert {} has a copy on rank {} of {}", e, r.back(), ranks);
     t.rank.insert(t.rank.end(), r.begin(), r.end());
     t.first.push_back(static_cast<uint32_t>(t.rank.size()));
   }
   return t;
 }
 
-result<copy_split_plan> plan_copy_split(const copy_table& t, std::span<const double> rows, const copy_split_options& options) {
+result<copy_split_plan> plan_copy_split(const copy_table& t, std::span<const double> rows,
+                                        const copy_split_options& options) {
   if (t.ranks == 0 || t.first.size() != rows.size() + 1) {
-    return fail(errc::invalid_argument, "copy_split: rows of {} experts for a table of {} experts on {} ranks", rows.size(),
-                t.first.empty() ? 0 : t.first.size() - 1, t.ranks);
+    return fail(errc::invalid_argument, "copy_split: rows of {} experts for a table of {} experts on {} ranks",
+                rows.size(), t.first.empty() ? 0 : t.first.size() - 1, t.ranks);
   }
   copy_split_plan plan;
   plan.share.assign(t.rank.size(), 0.0);
   plan.load.assign(t.ranks, 0.0);
   std::vector<uint32_t> several;
   for (size_t e = 0; e < rows.size(); ++e) {
-    if (!(rows[e] >= 0 && rows[e] <= 1e30)) return fail(errc::invalid_argument, "copy_split: expert {} has {} rows", e, rows[e]);
+    if (!(rows[e] >= 0 && rows[e] <= 1e30))
+      return fail(errc::invalid_argument, "copy_split: expert {} has {} rows", e, rows[e]);
     if (t.first[e + 1] - t.first[e] > 1) {
       several.push_back(static_cast<uint32_t>(e));
     } else {
@@ -90,7 +94,8 @@ result<copy_split_plan> plan_copy_split(const copy_table& t, std::span<const dou
     }
   }
   // Large ones first: the first sweep is then nearly right.
-  std::sort(several.begin(), several.end(), [&](uint32_t a, uint32_t b) { return rows[a] != rows[b] ? rows[a] > rows[b] : a < b; });
+  std::sort(several.begin(), several.end(),
+            [&](uint32_t a, uint32_t b) { return rows[a] != rows[b] ? rows[a] > rows[b] : a < b; });
   std::vector<double> base;
   std::vector<uint32_t> order;
   auto measure = [&] {
@@ -119,8 +124,9 @@ result<copy_split_plan> plan_copy_split(const copy_table& t, std::span<const dou
     done = measure();
   }
   measure();
-  plan.reason = fmt::format("busiest of {} ranks has {:.1f} rows, {:.2f} % above what no split can beat, after {} sweeps", t.ranks, plan.busiest,
-                            plan.bound > 0 ? 100 * (plan.busiest / plan.bound - 1) : 0.0, plan.sweeps);
+  plan.reason =
+      fmt::format("busiest of {} ranks has {:.1f} rows, {:.2f} % above what no split can beat, after {} sweeps",
+                  t.ranks, plan.busiest, plan.bound > 0 ? 100 * (plan.busiest / plan.bound - 1) : 0.0, plan.sweeps);
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// How the rows of a batch split among the copies of each expert, so that the busiest rank of the EP group has the least to do.
-// (Where the copies live is eplb.hpp.)
+// How the rows of a batch split among the copies of each expert, so that the busiest rank of the EP group has the least
+// to do. (Where the copies live is eplb.hpp.)
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace troupe::policies {
 
-/// The copies of one MoE layer in compressed form, made once per placement: copy i in [first[e], first[e + 1]) of expert e is
-/// on rank[i]. Ranks of one expert ascend and differ.
+/// The copies of one MoE layer in compressed form, made once per placement: copy i in [first[e], first[e + 1]) of
+/// expert e is on rank[i]. Ranks of one expert ascend and differ.
 struct copy_table {
   uint32_t ranks = 0;
   std::vector<uint32_t> first;  // experts + 1 entries
   std::vector<uint32_t> rank;
 };
 
-/// From [expert] -> ranks (any order; copies on the same rank count as one). Fails if an expert has no copy or a rank is not
-/// below `ranks`.
+/// From [expert] -> ranks (any order; copies on the same rank count as one). Fails if an expert has no copy or a rank
+/// is not below `ranks`.
 result<copy_table> make_copy_table(const std::vector<std::vector<uint32_t>>& copies, uint32_t ranks);
 
 /// How far to go.
@@ -39,14 +39,17 @@ struct copy_split_plan {
   std::string reason;
 };
 
-/// Minimises the busiest rank's rows for `rows[expert]` >= 0. Block coordinate descent on the sum of squared loads: expert by
-/// expert, its rows are poured over its ranks like water, lowest first. Load vectors of such splits are the bases of a
-/// polymatroid, where the least sum of squares is also the least maximum (Fujishige 1980), so the sweeps converge to the
-/// optimum of the linear program; they stop within `tolerance` of the bound, which rank sets by descending load supply.
-/// Deterministic: every rank of the group computes the same split. Fails on wrong sizes and on negative or non-finite rows.
-result<copy_split_plan> plan_copy_split(const copy_table& table, std::span<const double> rows, const copy_split_options& options = {});
+/// Minimises the busiest rank's rows for `rows[expert]` >= 0. Block coordinate descent on the sum of squared loads:
+/// expert by expert, its rows are poured over its ranks like water, lowest first. Load vectors of such splits are the
+/// bases of a polymatroid, where the least sum of squares is also the least maximum (Fujishige 1980), so the sweeps
+/// converge to the optimum of the linear program; they stop within `tolerance` of the bound, which rank sets by
+/// descending load supply. Deterministic: every rank of the group computes the same split. Fails on wrong sizes and on
+/// negative or non-finite rows.
+result<copy_split_plan> plan_copy_split(const copy_table& table, std::span<const double> rows,
+                                        const copy_split_options& options = {});
 
-/// Whole rows: `share` of one expert rounded so that the parts add up to `total` (largest remainder, ties to the first copy).
+/// Whole rows: `share` of one expert rounded so that the parts add up to `total` (largest remainder, ties to the first
+/// copy).
 std::vector<uint32_t> whole_rows(std::span<const double> share, uint32_t total);
 
 }  // namespace troupe::policies

@@ -9,7 +9,7 @@
 namespace troupe::policies {
 namespace {
 
-constexpr double good_enough = 1.001;   // lb below which further exchanges are not worth their time
+constexpr double good_enough = 1.001;  // lb below which further exchanges are not worth their time
 
 const char* name(eplb_algorithm a) {
   return a == eplb_algorithm::hierarchical ? "hierarchical" : a == eplb_algorithm::global ? "global" : "balanced";
@@ -19,9 +19,10 @@ result<void> check(const eplb_input& in) {
   auto bad = [](const std::string& what) { return fail(errc::invalid_argument, "eplb: {}", what); };
   if (in.weights.empty() || in.weights[0].empty()) return bad("weights are empty");
   const size_t experts = in.weights[0].size();
-  if (in.gpus == 0 || in.slots == 0 || in.groups == 0 || in.nodes == 0) return bad("gpus, slots, groups and nodes must be at least 1");
-  if (in.slots > 1u << 20 || experts > 1u << 20 || uint64_t{in.gpus} * experts > 1u << 26 || in.weights.size() > 1u << 16 ||
-      uint64_t{in.slots} * in.weights.size() > 1u << 26) {
+  if (in.gpus == 0 || in.slots == 0 || in.groups == 0 || in.nodes == 0)
+    return bad("gpus, slots, groups and nodes must be at least 1");
+  if (in.slots > 1u << 20 || experts > 1u << 20 || uint64_t{in.gpus} * experts > 1u << 26 ||
+      in.weights.size() > 1u << 16 || uint64_t{in.slots} * in.weights.size() > 1u << 26) {
     return bad("more slots, experts or layers than any deployment has");
   }
   if (in.slots < experts) return bad(fmt::format("{} slots cannot hold {} experts", in.slots, experts));
@@ -35,21 +36,27 @@ result<void> check(const eplb_input& in) {
   }
   if (!std::isfinite(in.min_gain) || in.min_gain < 0) return bad("min_gain must be >= 0");
   for (size_t l = 0; l < in.weights.size(); ++l) {
-    if (in.weights[l].size() != experts) return bad(fmt::format("layer {} has {} experts, layer 0 has {}", l, in.weights[l].size(), experts));
+    if (in.weights[l].size() != experts)
+      return bad(fmt::format("layer {} has {} experts, layer 0 has {}", l, in.weights[l].size(), experts));
     for (double w : in.weights[l]) {
-      if (!(w >= 0 && w <= 1e30)) return bad(fmt::format("layer {} has the weight {}; weights are from 0 to 1e30", l, w));
+      if (!(w >= 0 && w <= 1e30))
+        return bad(fmt::format("layer {} has the weight {}; weights are from 0 to 1e30", l, w));
     }
   }
   if (in.current.empty()) return {};
-  if (in.current.size() != in.weights.size()) return bad(fmt::format("current has {} layers, weights {}", in.current.size(), in.weights.size()));
+  if (in.current.size() != in.weights.size())
+    return bad(fmt::format("current has {} layers, weights {}", in.current.size(), in.weights.size()));
   for (size_t l = 0; l < in.current.size(); ++l) {
-    if (in.current[l].size() != in.slots) return bad(fmt::format("layer {} of current has {} slots, not {}", l, in.current[l].size(), in.slots));
+    if (in.current[l].size() != in.slots)
+      return bad(fmt::format("layer {} of current has {} slots, not {}", l, in.current[l].size(), in.slots));
     std::vector<bool> there(experts, false);
     for (int32_t e : in.current[l]) {
-      if (e < 0 || static_cast<size_t>(e) >= experts) return bad(fmt::format("layer {} of current names expert {} of {}", l, e, experts));
+      if (e < 0 || static_cast<size_t>(e) >= experts)
+        return bad(fmt::format("layer {} of current names expert {} of {}", l, e, experts));
       there[static_cast<size_t>(e)] = true;
     }
-    if (std::find(there.begin(), there.end(), false) != there.end()) return bad(fmt::format("layer {} of current lacks an expert", l));
+    if (std::find(there.begin(), there.end(), false) != there.end())
+      return bad(fmt::format("layer {} of current lacks an expert", l));
   }
   return {};
 }
@@ -92,7 +99,8 @@ std::vector<int32_t> fresh(const eplb_input& in, const std::vector<double>& w, s
 bool has_doubles(const std::vector<int32_t>& phy2log, uint32_t gpus) {
   const size_t per_gpu = phy2log.size() / gpus;
   for (size_t g = 0; g < gpus; ++g) {
-    std::vector<int32_t> held(phy2log.begin() + static_cast<long>(g * per_gpu), phy2log.begin() + static_cast<long>((g + 1) * per_gpu));
+    std::vector<int32_t> held(phy2log.begin() + static_cast<long>(g * per_gpu),
+                              phy2log.begin() + static_cast<long>((g + 1) * per_gpu));
     std::sort(held.begin(), held.end());
     if (std::adjacent_find(held.begin(), held.end()) != held.end()) return true;
   }
@@ -102,8 +110,9 @@ bool has_doubles(const std::vector<int32_t>& phy2log, uint32_t gpus) {
 std::string reason(const eplb_input& in, const eplb_plan& plan) {
   double sum = 0, worst = 0;
   for (double x : plan.lb) sum += x, worst = std::max(worst, x);
-  return fmt::format("{}: {} experts in {} slots of {} GPUs, {} layers, lb {:.4f} on average and {:.4f} at worst", name(in.algorithm),
-                     in.weights[0].size(), in.slots, in.gpus, in.weights.size(), sum / static_cast<double>(plan.lb.size()), worst);
+  return fmt::format("{}: {} experts in {} slots of {} GPUs, {} layers, lb {:.4f} on average and {:.4f} at worst",
+                     name(in.algorithm), in.weights[0].size(), in.slots, in.gpus, in.weights.size(),
+                     sum / static_cast<double>(plan.lb.size()), worst);
 }
 
 }  // namespace
@@ -141,15 +150,20 @@ result<eplb_plan> plan_eplb(const eplb_input& in) {
   std::string note;
   if (!ours) {
     for (size_t l = 0; l < layers; ++l) {
-      auto layer = detail::place_published(in.weights[l], in.slots, divides ? in.groups : 1, divides ? in.nodes : 1, in.gpus);
+      auto layer =
+          detail::place_published(in.weights[l], in.slots, divides ? in.groups : 1, divides ? in.nodes : 1, in.gpus);
       plan.phy2log[l] = std::move(layer.phy2log);
       copy_rank[l] = std::move(layer.copy_rank);
     }
-    if (in.algorithm == eplb_algorithm::hierarchical && !divides) note = "; groups do not divide among nodes, so placed as global";
+    if (in.algorithm == eplb_algorithm::hierarchical && !divides)
+      note = "; groups do not divide among nodes, so placed as global";
   } else if (!history) {
     size_t worse = 0;
     for (size_t l = 0; l < layers; ++l) plan.phy2log[l] = fresh(in, in.weights[l], worse);
-    if (worse) note = fmt::format("; in {} layers nothing was found that reaches the lb of global without two copies of an expert on one GPU", worse);
+    if (worse)
+      note = fmt::format(
+          "; in {} layers nothing was found that reaches the lb of global without two copies of an expert on one GPU",
+          worse);
   } else {
     // Worst layer first; each may use its share of what is left of the budget.
     std::vector<size_t> order(layers);
@@ -163,8 +177,9 @@ result<eplb_plan> plan_eplb(const eplb_input& in) {
     for (size_t i = 0; i < layers; ++i) {
       const size_t l = order[i];
       const uint64_t share = (left + layers - i - 1) / (layers - i);
-      plan.phy2log[l] = detail::improve_balanced(in.current[l], in.weights[l], in.gpus, good_enough * total(in.weights[l]) / in.gpus,
-                                                 static_cast<uint32_t>(std::min<uint64_t>(share, UINT32_MAX)));
+      plan.phy2log[l] =
+          detail::improve_balanced(in.current[l], in.weights[l], in.gpus, good_enough * total(in.weights[l]) / in.gpus,
+                                   static_cast<uint32_t>(std::min<uint64_t>(share, UINT32_MAX)));
       left -= std::min<uint64_t>(left, eplb_moves(in.current[l], plan.phy2log[l], in.gpus));
       legal = legal && !has_doubles(in.current[l], in.gpus);
       load_before += busiest(in.weights[l], in.current[l], in.gpus);
@@ -173,9 +188,11 @@ result<eplb_plan> plan_eplb(const eplb_input& in) {
     const double gain = load_before > 0 ? 1 - load_after / load_before : 0;
     if (legal && (gain < in.min_gain || gain <= 0)) {
       plan.phy2log = in.current;
-      note = fmt::format("; stays as it is: moving copies would save {:.2f} % of the busiest load, less than {:.2f} %", 100 * gain, 100 * in.min_gain);
+      note = fmt::format("; stays as it is: moving copies would save {:.2f} % of the busiest load, less than {:.2f} %",
+                         100 * gain, 100 * in.min_gain);
     } else {
-      note = fmt::format("; saves {:.2f} % of the busiest load{}", 100 * gain, legal ? "" : ", and no GPU holds an expert twice any more");
+      note = fmt::format("; saves {:.2f} % of the busiest load{}", 100 * gain,
+                         legal ? "" : ", and no GPU holds an expert twice any more");
     }
   }
 

@@ -14,16 +14,22 @@ namespace {
 struct state {
   const std::vector<double>& weight;
   uint32_t gpus, per_gpu;
-  std::vector<int32_t> slot;    // -> expert, or -1 while being filled
-  std::vector<uint32_t> count;  // per expert
-  std::vector<double> each;     // weight / count
-  std::vector<double> load;     // per GPU
-  std::vector<uint8_t> has;     // [gpu][expert]
+  std::vector<int32_t> slot;                 // -> expert, or -1 while being filled
+  std::vector<uint32_t> count;               // per expert
+  std::vector<double> each;                  // weight / count
+  std::vector<double> load;                  // per GPU
+  std::vector<uint8_t> has;                  // [gpu][expert]
   std::vector<std::vector<uint32_t>> where;  // expert -> GPUs, kept by the incremental search only
 
   state(const std::vector<double>& w, uint32_t slots, uint32_t gpu_count)
-      : weight(w), gpus(gpu_count), per_gpu(slots / gpu_count), slot(slots, -1), count(w.size(), 0), each(w.size(), 0.0),
-        load(gpu_count, 0.0), has(size_t{gpu_count} * w.size(), 0) {}
+      : weight(w),
+        gpus(gpu_count),
+        per_gpu(slots / gpu_count),
+        slot(slots, -1),
+        count(w.size(), 0),
+        each(w.size(), 0.0),
+        load(gpu_count, 0.0),
+        has(size_t{gpu_count} * w.size(), 0) {}
 
   uint8_t& at(uint32_t g, int32_t e) { return has[size_t{g} * weight.size() + static_cast<size_t>(e)]; }
   bool on(uint32_t g, int32_t e) const { return has[size_t{g} * weight.size() + static_cast<size_t>(e)] != 0; }
@@ -80,12 +86,13 @@ struct state {
 std::vector<uint32_t> by_load(const state& st) {
   std::vector<uint32_t> order(st.gpus);
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return st.load[a] != st.load[b] ? st.load[a] < st.load[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return st.load[a] != st.load[b] ? st.load[a] < st.load[b] : a < b; });
   return order;
 }
 
-// Exchanges one copy of the busiest GPU for a smaller one elsewhere until its load is at most `goal` or nothing helps. Each
-// exchange lowers the larger load of its pair, so the sorted loads fall and it ends.
+// Exchanges one copy of the busiest GPU for a smaller one elsewhere until its load is at most `goal` or nothing helps.
+// Each exchange lowers the larger load of its pair, so the sorted loads fall and it ends.
 void exchange_down(state& st, double goal, size_t limit) {
   std::vector<uint32_t> order = by_load(st);
   std::vector<double> unit(st.slot.size());
@@ -123,8 +130,8 @@ void exchange_down(state& st, double goal, size_t limit) {
   }
 }
 
-// A slot for a copy of `e` where every GPU with room holds one already: some full GPU without `e` gives up a copy that fits
-// the free slot. There is one: a GPU with room holds fewer distinct experts than a full one without `e`.
+// A slot for a copy of `e` where every GPU with room holds one already: some full GPU without `e` gives up a copy that
+// fits the free slot. There is one: a GPU with room holds fewer distinct experts than a full one without `e`.
 size_t make_room(state& st, int32_t e) {
   for (size_t s = 0; s < st.slot.size(); ++s) {
     if (st.slot[s] >= 0) continue;
@@ -218,7 +225,8 @@ double replace_worth(const state& st, size_t s, int32_t e, double goal) {
   const int32_t old = st.slot[s];
   const uint32_t at = st.gpu_of(s);
   const double old_up = st.weight[static_cast<size_t>(old)] / (st.count[static_cast<size_t>(old)] - 1) - st.one(old);
-  const double e_now = st.weight[static_cast<size_t>(e)] / (st.count[static_cast<size_t>(e)] + 1), e_down = st.one(e) - e_now;
+  const double e_now = st.weight[static_cast<size_t>(e)] / (st.count[static_cast<size_t>(e)] + 1),
+               e_down = st.one(e) - e_now;
   double fall = excess(st.load[at], goal) - excess(st.load[at] + e_now - st.one(old), goal);
   for (uint32_t g : st.where[static_cast<size_t>(old)]) {
     if (g == at) continue;
@@ -246,7 +254,8 @@ change best_change(const state& st, double goal, uint32_t left) {
         for (size_t b = size_t{g} * st.per_gpu; b < (size_t{g} + 1) * st.per_gpu; ++b) {
           const double shift = st.one(st.slot[a]) - st.one(st.slot[b]);
           if (shift <= 0 || st.on(h, st.slot[b])) continue;
-          offer({change::exchange, a, b, 0, (now - excess(st.load[h] - shift, goal) - excess(st.load[g] + shift, goal)) / 2});
+          offer({change::exchange, a, b, 0,
+                 (now - excess(st.load[h] - shift, goal) - excess(st.load[g] + shift, goal)) / 2});
         }
       }
     }
@@ -279,7 +288,8 @@ change best_change(const state& st, double goal, uint32_t left) {
 }
 
 // Places given numbers of copies from nothing.
-state place_counts(const std::vector<uint32_t>& count, const std::vector<double>& weights, uint32_t slots, uint32_t gpus, double goal) {
+state place_counts(const std::vector<uint32_t>& count, const std::vector<double>& weights, uint32_t slots,
+                   uint32_t gpus, double goal) {
   state st(weights, slots, gpus);
   st.count = count;
   std::vector<int32_t> copies;
@@ -307,7 +317,8 @@ std::vector<int32_t> place_balanced(const std::vector<double>& weights, uint32_t
   return place_counts(count, weights, slots, gpus, goal).slot;
 }
 
-std::vector<int32_t> search_counts(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus, double goal) {
+std::vector<int32_t> search_counts(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus,
+                                   double goal) {
   const auto slots = static_cast<uint32_t>(phy2log.size());
   state st = legal_state(phy2log, weights, gpus);
   double best = st.load[st.busiest()];
@@ -333,14 +344,15 @@ std::vector<int32_t> search_counts(std::vector<int32_t> phy2log, const std::vect
   return st.slot;
 }
 
-std::vector<int32_t> repair_and_exchange(std::vector<int32_t> phy2log, const std::vector<double>& weights, uint32_t gpus, double goal) {
+std::vector<int32_t> repair_and_exchange(std::vector<int32_t> phy2log, const std::vector<double>& weights,
+                                         uint32_t gpus, double goal) {
   state st = legal_state(phy2log, weights, gpus);
   exchange_down(st, goal, 16 * st.slot.size());
   return st.slot;
 }
 
-std::vector<int32_t> improve_balanced(const std::vector<int32_t>& current, const std::vector<double>& weights, uint32_t gpus,
-                                      double goal, uint32_t max_moves) {
+std::vector<int32_t> improve_balanced(const std::vector<int32_t>& current, const std::vector<double>& weights,
+                                      uint32_t gpus, double goal, uint32_t max_moves) {
   state st = legal_state(current, weights, gpus);
   st.list_places();
   std::vector<int32_t> best = st.slot;

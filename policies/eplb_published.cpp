@@ -59,7 +59,8 @@ copies replicate(const std::vector<float>& weight, uint32_t slots) {
 
 }  // namespace
 
-published_layer place_published(const std::vector<double>& weights, uint32_t slots, uint32_t groups, uint32_t nodes, uint32_t gpus) {
+published_layer place_published(const std::vector<double>& weights, uint32_t slots, uint32_t groups, uint32_t nodes,
+                                uint32_t gpus) {
   const uint32_t experts = static_cast<uint32_t>(weights.size());
   const uint32_t group_size = experts / groups, groups_per_node = groups / nodes, node_experts = experts / nodes;
   const uint32_t node_slots = slots / nodes, gpu_slots = slots / gpus;
@@ -76,7 +77,8 @@ published_layer place_published(const std::vector<double>& weights, uint32_t slo
   published_layer out{std::vector<int32_t>(slots), std::vector<int32_t>(slots)};
   for (uint32_t node = 0; node < nodes; ++node) {
     std::vector<float> weight(node_experts);
-    for (uint32_t i = 0; i < node_experts; ++i) weight[i] = static_cast<float>(weights[of_node_order[node * node_experts + i]]);
+    for (uint32_t i = 0; i < node_experts; ++i)
+      weight[i] = static_cast<float>(weights[of_node_order[node * node_experts + i]]);
     copies c = replicate(weight, node_slots);
     std::vector<float> each(node_slots);
     for (uint32_t s = 0; s < node_slots; ++s) each[s] = weight[c.expert[s]] / static_cast<float>(c.count[c.expert[s]]);

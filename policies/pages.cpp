@@ -36,10 +36,10 @@ page_plan plan_pages(const page_input& in) {
       out.preempt.push_back(i);
     }
   }
-  out.reason = starved == n ? fmt::format("{} pages to {}", given, n)
-                            : fmt::format("{} pages short for number {}, {} given up",
-                                          in.running[starved].needed - in.running[starved].held, starved,
-                                          out.preempt.size());
+  out.reason = starved == n
+                   ? fmt::format("{} pages to {}", given, n)
+                   : fmt::format("{} pages short for number {}, {} given up",
+                                 in.running[starved].needed - in.running[starved].held, starved, out.preempt.size());
   return out;
 }
 

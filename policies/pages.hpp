@@ -25,15 +25,16 @@ struct page_input {
 
 /// The decision.
 struct page_plan {
-  std::vector<uint32_t> grow;    // pages to add, per sequence; a sequence whose need is not met does not run in the step
-  std::vector<bool> runs;        // its need is met
-  std::vector<size_t> preempt;   // indexes to give up, youngest first: their pages come back and they start again later
+  std::vector<uint32_t> grow;   // pages to add, per sequence; a sequence whose need is not met does not run in the step
+  std::vector<bool> runs;       // its need is met
+  std::vector<size_t> preempt;  // indexes to give up, youngest first: their pages come back and they start again later
   std::string reason;
 };
 
-/// Oldest first: each sequence gets all that it may need in the step, or nothing. When the oldest that goes without cannot
-/// be served from `free`, the youngest ones are given up until their pages and the returning ones would serve it; the one that goes
-/// without just waits when that is not enough. So the oldest always makes progress, which needs only that one sequence fits the pool.
+/// Oldest first: each sequence gets all that it may need in the step, or nothing. When the oldest that goes without
+/// cannot be served from `free`, the youngest ones are given up until their pages and the returning ones would serve
+/// it; the one that goes without just waits when that is not enough. So the oldest always makes progress, which needs
+/// only that one sequence fits the pool.
 page_plan plan_pages(const page_input& in);
 
 }  // namespace troupe::policies

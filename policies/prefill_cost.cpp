@@ -40,15 +40,15 @@ std::optional<vec3> solve(mat3 m, vec3 y, unsigned mask) {
   return vec3{y[0] / m[0][0], y[1] / m[1][1], y[2] / m[2][2]};
 }
 
-// Samples as rows x . v = y in scaled unknowns: x = (q^2, q c, q) / n and y = time / n with n a guess of the true time, so
-// that residuals are relative errors. n is never the measured time: a sample that is far too short would outweigh all
-// others. Each column is divided by its root mean square, which makes the normal matrix a matrix of correlations.
+// Samples as rows x . v = y in scaled unknowns: x = (q^2, q c, q) / n and y = time / n with n a guess of the true time,
+// so that residuals are relative errors. n is never the measured time: a sample that is far too short would outweigh
+// all others. Each column is divided by its root mean square, which makes the normal matrix a matrix of correlations.
 struct problem {
   std::vector<vec3> x;
   std::vector<double> y;
   vec3 scale{1, 1, 1};
-  vec3 prior{};       // scaled
-  double ridge = 0;   // weight of the prior per unknown, relative to the samples
+  vec3 prior{};      // scaled
+  double ridge = 0;  // weight of the prior per unknown, relative to the samples
 };
 
 double residual(const problem& p, const vec3& v, size_t i) {
@@ -93,8 +93,8 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// True if the weighted samples determine all three unknowns: the determinant of the (unit diagonal) normal matrix is the
-// volume that the columns span, and falls to zero as one of them becomes a combination of the others.
+// True if the weighted samples determine all three unknowns: the determinant of the (unit diagonal) normal matrix is
+// the volume that the columns span, and falls to zero as one of them becomes a combination of the others.
 bool determined(const problem& p) {
   mat3 m{};
   for (const auto& x : p.x) {
@@ -111,11 +111,13 @@ bool determined(const problem& p) {
 
 result<chunk_size_plan> plan_chunk_size(const chunk_size_input& in) {
   if (!sane(in.cost)) {
-    return fail(errc::invalid_argument, "chunk: coefficients a={} b={} d={} must be finite and >= 0", in.cost.a, in.cost.b, in.cost.d);
+    return fail(errc::invalid_argument, "chunk: coefficients a={} b={} d={} must be finite and >= 0", in.cost.a,
+                in.cost.b, in.cost.d);
   }
   const double budget = static_cast<double>(in.budget_ns), cached = static_cast<double>(in.cached);
   const double linear = in.cost.b * cached + in.cost.d;
-  if (linear == 0 && in.cost.a == 0) return fail(errc::invalid_argument, "chunk: the cost model says that every chunk is free; fit it first");
+  if (linear == 0 && in.cost.a == 0)
+    return fail(errc::invalid_argument, "chunk: the cost model says that every chunk is free; fit it first");
   // The stable form of the root: no cancellation for small a, and right for a = 0.
   const double denominator = linear + std::sqrt(linear * linear + 4 * in.cost.a * budget);
   double q = denominator > 0 ? std::floor(2 * budget / denominator) : 0;
@@ -123,7 +125,8 @@ result<chunk_size_plan> plan_chunk_size(const chunk_size_input& in) {
   if (q >= in.max_tokens && in.cost(in.max_tokens, cached) <= budget) {
     plan.tokens = in.max_tokens;
     plan.cost_ns = in.cost(in.max_tokens, cached);
-    plan.reason = fmt::format("the cap of {} tokens: they take {:.3f} of {:.3f} ms", in.max_tokens, plan.cost_ns / 1e6, budget / 1e6);
+    plan.reason = fmt::format("the cap of {} tokens: they take {:.3f} of {:.3f} ms", in.max_tokens, plan.cost_ns / 1e6,
+                              budget / 1e6);
     return plan;
   }
   q = std::min<double>(q, in.max_tokens);
@@ -132,11 +135,13 @@ result<chunk_size_plan> plan_chunk_size(const chunk_size_input& in) {
   plan.tokens = static_cast<uint32_t>(q);
   plan.cost_ns = in.cost(q, cached);
   if (plan.tokens == 0) {
-    plan.reason = in.max_tokens == 0 ? "no tokens are left to run"
-                                     : fmt::format("one token after {} cached ones takes {:.3f} ms, more than the budget of {:.3f} ms",
-                                                   in.cached, in.cost(1, cached) / 1e6, budget / 1e6);
+    plan.reason = in.max_tokens == 0
+                      ? "no tokens are left to run"
+                      : fmt::format("one token after {} cached ones takes {:.3f} ms, more than the budget of {:.3f} ms",
+                                    in.cached, in.cost(1, cached) / 1e6, budget / 1e6);
   } else {
-    plan.reason = fmt::format("{} tokens after {} cached ones fill {:.3f} of {:.3f} ms", plan.tokens, in.cached, plan.cost_ns / 1e6, budget / 1e6);
+    plan.reason = fmt::format("{} tokens after {} cached ones fill {:.3f} of {:.3f} ms", plan.tokens, in.cached,
+                              plan.cost_ns / 1e6, budget / 1e6);
   }
   return plan;
 }
@@ -154,7 +159,8 @@ result<group_budget_plan> plan_group_budget(std::span<const uint64_t> budgets_ns
 result<void> observe(cost_window& window, const cost_sample& s) {
   bool finite = std::isfinite(s.tokens) && std::isfinite(s.cached) && std::isfinite(s.time_ns);
   if (!finite || s.tokens < 1 || s.cached < 0 || s.time_ns <= 0) {
-    return fail(errc::invalid_argument, "cost sample: {} tokens after {} cached ones in {} ns is no measurement", s.tokens, s.cached, s.time_ns);
+    return fail(errc::invalid_argument, "cost sample: {} tokens after {} cached ones in {} ns is no measurement",
+                s.tokens, s.cached, s.time_ns);
   }
   if (window.capacity == 0) return fail(errc::invalid_argument, "cost window: its capacity is 0");
   if (window.samples.size() < window.capacity) {
@@ -168,8 +174,10 @@ result<void> observe(cost_window& window, const cost_sample& s) {
 
 result<cost_fit_plan> fit_prefill_cost(const cost_fit_input& in) {
   constexpr size_t fewest = 8;
-  if (in.samples.size() < fewest) return fail(errc::unavailable, "cost fit: {} samples, need {}", in.samples.size(), fewest);
-  if (in.prior && !sane(*in.prior)) return fail(errc::invalid_argument, "cost fit: the prior coefficients must be finite and >= 0");
+  if (in.samples.size() < fewest)
+    return fail(errc::unavailable, "cost fit: {} samples, need {}", in.samples.size(), fewest);
+  if (in.prior && !sane(*in.prior))
+    return fail(errc::invalid_argument, "cost fit: the prior coefficients must be finite and >= 0");
   problem p;
   std::vector<double> per_token;
   for (const auto& s : in.samples) {
@@ -190,7 +198,8 @@ result<cost_fit_plan> fit_prefill_cost(const cost_fit_input& in) {
   }
   bool whole = determined(p);
   if (!whole && !in.prior) {
-    return fail(errc::unavailable, "cost fit: chunk sizes and cached prefixes of {} samples vary too little to tell a, b and d apart",
+    return fail(errc::unavailable,
+                "cost fit: chunk sizes and cached prefixes of {} samples vary too little to tell a, b and d apart",
                 p.x.size());
   }
   if (in.prior) {
@@ -226,10 +235,12 @@ result<cost_fit_plan> fit_prefill_cost(const cost_fit_input& in) {
   plan.median_error = median(error);
   for (double w : weight) ++(w > 0 ? plan.used : plan.outliers);
   if (!sane(plan.cost) || plan.median_error > in.max_error) {
-    return fail(errc::unavailable, "cost fit: the model misses half of the samples by {:.0f} % or more (limit {:.0f} %)",
+    return fail(errc::unavailable,
+                "cost fit: the model misses half of the samples by {:.0f} % or more (limit {:.0f} %)",
                 100 * plan.median_error, 100 * in.max_error);
   }
-  if (plan.cost.a == 0 && plan.cost.b == 0 && plan.cost.d == 0) return fail(errc::unavailable, "cost fit: every coefficient came out as 0");
+  if (plan.cost.a == 0 && plan.cost.b == 0 && plan.cost.d == 0)
+    return fail(errc::unavailable, "cost fit: every coefficient came out as 0");
   plan.reason = fmt::format("{} samples, {} set aside as outliers, median error {:.2f} %{}", plan.used, plan.outliers,
                             100 * plan.median_error, whole ? "" : "; what they leave open is from the prior");
   return plan;

@@ -1,6 +1,6 @@
-// What a prefill chunk costs, and how large a chunk fits a step: the cost model of the prefill scheduler, its solution for a
-// time budget, the agreement of a data-parallel group, and the fit of its coefficients. (How the rows of a step are shared
-// among prompts is chunk.hpp.)
+// What a prefill chunk costs, and how large a chunk fits a step: the cost model of the prefill scheduler, its solution
+// for a time budget, the agreement of a data-parallel group, and the fit of its coefficients. (How the rows of a step
+// are shared among prompts is chunk.hpp.)
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace troupe::policies {
 
-/// cost(q, c) = a q^2 + b q c + d q in nanoseconds, for q new tokens on top of c cached ones: attention inside the chunk,
-/// attention to the prefix, linear work. Source: the prefill scheduler of DeepSeek's published deployment notes.
+/// cost(q, c) = a q^2 + b q c + d q in nanoseconds, for q new tokens on top of c cached ones: attention inside the
+/// chunk, attention to the prefix, linear work. Source: the prefill scheduler of DeepSeek's published deployment notes.
 /// Coefficients are finite and >= 0.
 struct prefill_cost {
   double a = 0, b = 0, d = 0;
@@ -30,15 +30,16 @@ struct chunk_size_input {
   uint32_t max_tokens = 32768;  // cap, whatever the budget
 };
 
-/// How many tokens the chunk has. 0 = not even one fits: the caller waits for a larger budget or runs one at its own risk.
+/// How many tokens the chunk has. 0 = not even one fits: the caller waits for a larger budget or runs one at its own
+/// risk.
 struct chunk_size_plan {
   uint32_t tokens = 0;
   double cost_ns = 0;  // of `tokens`
   std::string reason;
 };
 
-/// The largest q <= max_tokens with cost(q, cached) <= budget_ns: q = (-(bc+d) + sqrt((bc+d)^2 + 4a budget)) / 2a, rounded
-/// down. Fails on negative or non-finite coefficients and on a cost of zero for every size.
+/// The largest q <= max_tokens with cost(q, cached) <= budget_ns: q = (-(bc+d) + sqrt((bc+d)^2 + 4a budget)) / 2a,
+/// rounded down. Fails on negative or non-finite coefficients and on a cost of zero for every size.
 result<chunk_size_plan> plan_chunk_size(const chunk_size_input& in);
 
 /// What a data-parallel group agrees on.
@@ -64,8 +65,8 @@ struct cost_window {
   size_t capacity = 256;
 };
 
-/// Adds a sample. One that cannot be a measurement (tokens < 1, negative prefix, time not positive, not finite) is refused
-/// and changes nothing.
+/// Adds a sample. One that cannot be a measurement (tokens < 1, negative prefix, time not positive, not finite) is
+/// refused and changes nothing.
 result<void> observe(cost_window& window, const cost_sample& sample);
 
 /// Input of fit_prefill_cost. Coefficients that the samples do not determine (say, b when nothing was cached) are taken
@@ -84,10 +85,10 @@ struct cost_fit_plan {
   std::string reason;
 };
 
-/// Robust least squares on relative errors: least absolute deviations first, then Tukey's biweight at 4.685 robust standard
-/// deviations (MAD), with a, b, d >= 0 (all eight active sets are tried). Up to about 30 % of the samples may be nonsense.
-/// Fails (errc::unavailable) with fewer than 8 samples, samples that do not determine the coefficients, or a poor fit: keep
-/// the old coefficients then.
+/// Robust least squares on relative errors: least absolute deviations first, then Tukey's biweight at 4.685 robust
+/// standard deviations (MAD), with a, b, d >= 0 (all eight active sets are tried). Up to about 30 % of the samples may
+/// be nonsense. Fails (errc::unavailable) with fewer than 8 samples, samples that do not determine the coefficients, or
+/// a poor fit: keep the old coefficients then.
 result<cost_fit_plan> fit_prefill_cost(const cost_fit_input& in);
 
 }  // namespace troupe::policies

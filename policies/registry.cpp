@@ -19,7 +19,8 @@ std::span<const policy_entry> registry() {
     add_serving_entries(v);
     add_speculation_entries(v);
     std::sort(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-    for (size_t i = 1; i < v.size(); ++i) TROUPE_CHECK(v[i - 1].name != v[i].name, "two decisions called {}", v[i].name);
+    for (size_t i = 1; i < v.size(); ++i)
+      TROUPE_CHECK(v[i - 1].name != v[i].name, "two decisions called {}", v[i].name);
     return v;
   }();
   return all;

@@ -1,5 +1,5 @@
-// Every decision by name, from JSON to JSON: what `troupe policy` offers. The structs and functions are the very ones that the
-// actors call; this file only lists them.
+// Every decision by name, from JSON to JSON: what `troupe policy` offers. The structs and functions are the very ones
+// that the actors call; this file only lists them.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,9 @@
 
 namespace troupe::policies {
 
-/// One decision. `input` and `output` return a JSON Schema (draft 2020-12, the subset type/properties/required/items/enum/
-/// minimum/maximum/description/default). `run` is pure; errors are invalid_argument and name the field by path, e.g. "ranks[3].kv".
+/// One decision. `input` and `output` return a JSON Schema (draft 2020-12, the subset
+/// type/properties/required/items/enum/ minimum/maximum/description/default). `run` is pure; errors are
+/// invalid_argument and name the field by path, e.g. "ranks[3].kv".
 struct policy_entry {
   std::string_view name;  // as on the command line
   std::string_view help;  // one line

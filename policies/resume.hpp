@@ -22,8 +22,9 @@ struct resume_plan {
   std::string reason;
 };
 
-/// d = max(0, L0 - W, n - D * W); hit limit = floor((d - backtrack) / W) * W, 0 when d <= backtrack. For n = L0 the limit is
-/// that of a fresh prompt (the last block + backtrack tokens are never reused). Source: docs/decisions.md, detail 4.
+/// d = max(0, L0 - W, n - D * W); hit limit = floor((d - backtrack) / W) * W, 0 when d <= backtrack. For n = L0 the
+/// limit is that of a fresh prompt (the last block + backtrack tokens are never reused). Source: docs/decisions.md,
+/// detail 4.
 resume_plan plan_resume(const resume_input& in);
 
 }  // namespace troupe::policies

@@ -18,10 +18,13 @@ double on_ns(const step_cost_table& t, double requests, double verified, double 
   return step_cost(t.draft, 0, requests) + step_cost(t.verify, t.stairs, requests + other + verified);
 }
 
-double off_ns(const step_cost_table& t, double requests, double other) { return step_cost(t.verify, t.stairs, requests + other); }
+double off_ns(const step_cost_table& t, double requests, double other) {
+  return step_cost(t.verify, t.stairs, requests + other);
+}
 
 double gain_of(const speculation_cell& c, const step_cost_table& t, double requests, double other) {
-  const double with = on_ns(t, requests, c.verified * requests, other) * c.slower_on, without = off_ns(t, requests, other) * c.slower_off;
+  const double with = on_ns(t, requests, c.verified * requests, other) * c.slower_on,
+               without = off_ns(t, requests, other) * c.slower_off;
   return with > 0 && without > 0 ? c.accepted * without / with : 1;
 }
 
@@ -32,7 +35,8 @@ speculation_bucket bucket_of(uint32_t requests, uint64_t context) {
   return {log2(requests), log2(context)};
 }
 
-speculation_plan plan_speculation(const speculation_cell& c, const step_cost_table& table, uint32_t requests, uint32_t other_rows) {
+speculation_plan plan_speculation(const speculation_cell& c, const step_cost_table& table, uint32_t requests,
+                                  uint32_t other_rows) {
   speculation_plan plan;
   plan.gain = c.seen_on >= enough ? gain_of(c, table, requests, other_rows) : 1;
   if (!is_profiled(table)) {
@@ -40,10 +44,12 @@ speculation_plan plan_speculation(const speculation_cell& c, const step_cost_tab
   } else if (c.seen_on < enough) {
     plan.reason = fmt::format("drafts: only {} steps were measured", c.seen_on);
   } else if (c.on) {
-    plan.reason = fmt::format("drafts: {:.2f} tokens per request and step, {:.2f} times the rate without", c.accepted, plan.gain);
+    plan.reason =
+        fmt::format("drafts: {:.2f} tokens per request and step, {:.2f} times the rate without", c.accepted, plan.gain);
   } else {
     plan.draft = false;
-    plan.reason = fmt::format("does not draft: {:.2f} tokens per request and step are {:.2f} times the rate without", c.accepted, plan.gain);
+    plan.reason = fmt::format("does not draft: {:.2f} tokens per request and step are {:.2f} times the rate without",
+                              c.accepted, plan.gain);
   }
   return plan;
 }
@@ -51,8 +57,9 @@ speculation_plan plan_speculation(const speculation_cell& c, const step_cost_tab
 result<void> observe(speculation_cell& c, const step_cost_table& table, const speculation_sample& s) {
   if (s.requests == 0 || s.tokens < s.requests || !(s.ns > 0) || !std::isfinite(s.ns) ||
       (!s.drafted && (s.verified > 0 || s.tokens > s.requests)) || s.tokens > uint64_t{s.requests} + s.verified) {
-    return fail(errc::invalid_argument, "speculation: {} requests, {} verified, {} tokens in {} ns is no step {} drafting", s.requests, s.verified,
-                s.tokens, s.ns, s.drafted ? "with" : "without");
+    return fail(errc::invalid_argument,
+                "speculation: {} requests, {} verified, {} tokens in {} ns is no step {} drafting", s.requests,
+                s.verified, s.tokens, s.ns, s.drafted ? "with" : "without");
   }
   const double requests = s.requests;
   if (s.drafted) {

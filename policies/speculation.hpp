@@ -1,4 +1,5 @@
-// Whether a decode step drafts at all: an off-switch by what drafting is measured to bring, so that it is never a net loss.
+// Whether a decode step drafts at all: an off-switch by what drafting is measured to bring, so that it is never a net
+// loss.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ speculation_bucket bucket_of(uint32_t requests, uint64_t context_tokens);
 
 /// What was measured in one bucket; moving averages over about 32 steps. Plain state, kept by the caller per bucket.
 struct speculation_cell {
-  double accepted = 0;            // tokens per request and step while drafting, the sampled one included
-  double verified = 0;            // drafts verified per request and step
+  double accepted = 0;                   // tokens per request and step while drafting, the sampled one included
+  double verified = 0;                   // drafts verified per request and step
   double slower_on = 1, slower_off = 1;  // measured time / time by the cost table
   uint32_t seen_on = 0, seen_off = 0;
   bool on = true;
@@ -46,13 +47,14 @@ struct speculation_plan {
   std::string reason;
 };
 
-/// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times. Off when
-/// it falls below 1, on again above 1.02; undecided cells (fewer than 8 measured steps) draft. While off, 8 steps
-/// after every 512, later 4,096, draft to measure anew, which bounds the loss to 8 / 512 of the difference.
-speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests, uint32_t other_rows = 0);
+/// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times.
+/// Off when it falls below 1, on again above 1.02; undecided cells (fewer than 8 measured steps) draft. While off, 8
+/// steps after every 512, later 4,096, draft to measure anew, which bounds the loss to 8 / 512 of the difference.
+speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests,
+                                  uint32_t other_rows = 0);
 
-/// Takes in a finished step of this bucket and moves the switch. Refuses (invalid_argument) what cannot be: no requests, fewer
-/// tokens than requests, drafts verified or extra tokens without drafting, no time.
+/// Takes in a finished step of this bucket and moves the switch. Refuses (invalid_argument) what cannot be: no
+/// requests, fewer tokens than requests, drafts verified or extra tokens without drafting, no time.
 result<void> observe(speculation_cell& cell, const step_cost_table& table, const speculation_sample& sample);
 
 }  // namespace troupe::policies

@@ -11,13 +11,17 @@ constexpr double never_worth_a_row = 1e-6;
 
 result<void> check(const confidence_rows& c) {
   if (c.value.size() != size_t{c.width} * c.drafts.size()) {
-    return fail(errc::invalid_argument, "confidences: {} values for {} requests of {} drafts", c.value.size(), c.drafts.size(), c.width);
+    return fail(errc::invalid_argument, "confidences: {} values for {} requests of {} drafts", c.value.size(),
+                c.drafts.size(), c.width);
   }
   for (size_t r = 0; r < c.drafts.size(); ++r) {
-    if (c.drafts[r] > c.width) return fail(errc::invalid_argument, "confidences: request {} has {} drafts, at most {} fit", r, c.drafts[r], c.width);
+    if (c.drafts[r] > c.width)
+      return fail(errc::invalid_argument, "confidences: request {} has {} drafts, at most {} fit", r, c.drafts[r],
+                  c.width);
     for (uint32_t k = 0; k < c.drafts[r]; ++k) {
       float v = c.value[r * c.width + k];
-      if (!(v >= 0 && v <= 1)) return fail(errc::invalid_argument, "confidences: {} of request {}, draft {} is no probability", v, r, k);
+      if (!(v >= 0 && v <= 1))
+        return fail(errc::invalid_argument, "confidences: {} of request {}, draft {} is no probability", v, r, k);
     }
   }
   return {};
@@ -25,10 +29,13 @@ result<void> check(const confidence_rows& c) {
 
 result<void> tidy(std::vector<step_cost_point>& points, const char* what) {
   for (const auto& p : points) {
-    if (!(p.ns > 0) || !std::isfinite(p.ns)) return fail(errc::invalid_argument, "step cost: {} of {} takes {} ns", what, p.n, p.ns);
+    if (!(p.ns > 0) || !std::isfinite(p.ns))
+      return fail(errc::invalid_argument, "step cost: {} of {} takes {} ns", what, p.n, p.ns);
   }
-  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.n != b.n ? a.n < b.n : a.ns > b.ns; });
-  points.erase(std::unique(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.n == b.n; }), points.end());
+  std::sort(points.begin(), points.end(),
+            [](const auto& a, const auto& b) { return a.n != b.n ? a.n < b.n : a.ns > b.ns; });
+  points.erase(std::unique(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.n == b.n; }),
+               points.end());
   for (size_t i = 1; i < points.size(); ++i) points[i].ns = std::max(points[i].ns, points[i - 1].ns);
   return {};
 }
@@ -62,7 +69,8 @@ class cost_walk {
 
 }  // namespace
 
-result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft, uint32_t stairs) {
+result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft,
+                                             uint32_t stairs) {
   if (auto ok = tidy(verify, "a target step"); !ok) return fail(ok.error());
   if (auto ok = tidy(draft, "a draft pass"); !ok) return fail(ok.error());
   return step_cost_table{std::move(verify), std::move(draft), stairs};
@@ -71,7 +79,8 @@ result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify
 bool is_profiled(const step_cost_table& t) { return t.verify.size() >= 2 && t.verify.back().ns > t.verify.front().ns; }
 
 double step_cost(const std::vector<step_cost_point>& points, uint32_t stairs, double n) {
-  auto next = std::lower_bound(points.begin(), points.end(), n, [](const step_cost_point& p, double x) { return p.n < x; });
+  auto next =
+      std::lower_bound(points.begin(), points.end(), n, [](const step_cost_point& p, double x) { return p.n < x; });
   return cost_walk(points, stairs).segment(static_cast<size_t>(next - points.begin()), n);
 }
 
@@ -101,7 +110,8 @@ result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, 
     std::sort(survival.begin(), survival.end(), std::greater<>());
     survival.resize(std::min<size_t>(survival.size(), plan.capacity));
     plan.tokens = std::accumulate(survival.begin(), survival.end(), static_cast<double>(requests));
-    plan.reason = fmt::format("no profiled step cost: all {} drafts are verified, nothing can be gained by trimming", plan.capacity);
+    plan.reason = fmt::format("no profiled step cost: all {} drafts are verified, nothing can be gained by trimming",
+                              plan.capacity);
     return plan;
   }
   std::sort(survival.begin(), survival.end(), std::greater<>());
@@ -121,8 +131,8 @@ result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, 
     if (n == survival.size()) break;
     tokens += survival[n];
   }
-  plan.reason = fmt::format("{} of {} drafts of {} requests: {:.1f} tokens expected in {:.3f} ms", plan.capacity, drafts, requests, plan.tokens,
-                            plan.cost_ns / 1e6);
+  plan.reason = fmt::format("{} of {} drafts of {} requests: {:.1f} tokens expected in {:.3f} ms", plan.capacity,
+                            drafts, requests, plan.tokens, plan.cost_ns / 1e6);
   return plan;
 }
 
@@ -145,12 +155,14 @@ result<verify_lengths_plan> assign_verify_lengths(const confidence_rows& c, uint
   };
   if (n < all.size()) std::nth_element(all.begin(), all.begin() + static_cast<long>(n), all.end(), before);
   verify_lengths_plan plan{std::vector<uint32_t>(c.drafts.size(), 0), static_cast<double>(c.drafts.size()), {}};
-  // The n first in this order: a request's drafts come in the order of their positions (survival falls, ties by position).
+  // The n first in this order: a request's drafts come in the order of their positions (survival falls, ties by
+  // position).
   for (size_t i = 0; i < n; ++i) {
     plan.lengths[all[i].request] = std::max(plan.lengths[all[i].request], all[i].position + 1);
     plan.tokens += all[i].survival;
   }
-  plan.reason = fmt::format("{} of {} drafts by their current survival, {:.1f} tokens expected", n, all.size(), plan.tokens);
+  plan.reason =
+      fmt::format("{} of {} drafts by their current survival, {:.1f} tokens expected", n, all.size(), plan.tokens);
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// How many drafted tokens of each request the target model verifies in a step: DSpark's hardware-aware prefix scheduler in its
-// production form. (Whether to draft at all is speculation.hpp; calibrated confidences are confidence.hpp.)
+// How many drafted tokens of each request the target model verifies in a step: DSpark's hardware-aware prefix scheduler
+// in its production form. (Whether to draft at all is speculation.hpp; calibrated confidences are confidence.hpp.)
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,25 @@ struct step_cost_point {
 struct step_cost_table {
   std::vector<step_cost_point> verify;  // target step by rows (1 + verified drafts per request), ascending and monotone
   std::vector<step_cost_point> draft;   // draft pass by requests; empty: costs nothing or is part of `verify`
-  uint32_t stairs = 0;  // between points below this, n rows cost what the next point costs (captured sizes); above, interpolated
+  uint32_t stairs =
+      0;  // between points below this, n rows cost what the next point costs (captured sizes); above, interpolated
 };
 
-/// Sorts the points, keeps the largest time of equal n, and makes times monotone by a running maximum (noise must not make
-/// more rows look cheaper). Fails on times that are not positive and finite. Empty lists are allowed: nothing was profiled.
-result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft, uint32_t stairs = 0);
+/// Sorts the points, keeps the largest time of equal n, and makes times monotone by a running maximum (noise must not
+/// make more rows look cheaper). Fails on times that are not positive and finite. Empty lists are allowed: nothing was
+/// profiled.
+result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft,
+                                             uint32_t stairs = 0);
 
 /// True if the table can tell more rows from fewer. Without one the argmax would be arbitrary, so nothing is trimmed.
 bool is_profiled(const step_cost_table& table);
 
-/// Time of `n` by points: the first point's below it, the next point's after a point below `stairs`, else linear between points, and on along the
-/// last segment beyond the last. 0 without points.
+/// Time of `n` by points: the first point's below it, the next point's after a point below `stairs`, else linear
+/// between points, and on along the last segment beyond the last. 0 without points.
 double step_cost(const std::vector<step_cost_point>& points, uint32_t stairs, double n);
 
-/// Calibrated confidences: value[r * width + k] is the probability that draft k of request r survives given that 0..k-1 did;
-/// the first drafts[r] <= width of a request count.
+/// Calibrated confidences: value[r * width + k] is the probability that draft k of request r survives given that 0..k-1
+/// did; the first drafts[r] <= width of a request count.
 struct confidence_rows {
   uint32_t width = 0;
   std::vector<float> value;
@@ -45,8 +48,8 @@ struct confidence_rows {
 
 /// Input of plan_verify_capacity.
 struct verify_capacity_input {
-  confidence_rows stale;  // two steps old; 1 for requests that are new or were reset since
-  uint32_t other_rows = 0;  // rows of the step besides one per request and the drafts (prompt chunks)
+  confidence_rows stale;             // two steps old; 1 for requests that are new or were reset since
+  uint32_t other_rows = 0;           // rows of the step besides one per request and the drafts (prompt chunks)
   uint32_t max_drafts = UINT32_MAX;  // cap on the total, e.g. what the sampler holds
 };
 
@@ -58,11 +61,11 @@ struct verify_capacity_plan {
   std::string reason;
 };
 
-/// capacity = argmax over n of (requests + sum of the n largest survivals) / (draft(requests) + verify(requests + other + n)),
-/// survival = product of a request's confidences up to the draft; ties to the smaller n. A global argmax: staircase costs have
-/// several maxima. Survivals below 1e-6 are never worth a row. Without a profiled table: everything, and the reason says so.
-/// Lossless because the confidences are older than the tokens they decide on (DSpark section 5.2). Fails on wrong sizes and on
-/// values outside [0, 1].
+/// capacity = argmax over n of (requests + sum of the n largest survivals) / (draft(requests) + verify(requests + other
+/// + n)), survival = product of a request's confidences up to the draft; ties to the smaller n. A global argmax:
+/// staircase costs have several maxima. Survivals below 1e-6 are never worth a row. Without a profiled table:
+/// everything, and the reason says so. Lossless because the confidences are older than the tokens they decide on
+/// (DSpark section 5.2). Fails on wrong sizes and on values outside [0, 1].
 result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, const verify_capacity_input& in);
 
 /// Drafts to verify per request.
@@ -72,9 +75,9 @@ struct verify_lengths_plan {
   std::string reason;
 };
 
-/// Gives `capacity` drafts to the largest current survivals; ties to the earlier position, then to the lower request. Survival
-/// falls along a request, so each gets a prefix; whether draft k is verified never depends on later confidences of its request.
-/// Fails as plan_verify_capacity.
+/// Gives `capacity` drafts to the largest current survivals; ties to the earlier position, then to the lower request.
+/// Survival falls along a request, so each gets a prefix; whether draft k is verified never depends on later
+/// confidences of its request. Fails as plan_verify_capacity.
 result<verify_lengths_plan> assign_verify_lengths(const confidence_rows& current, uint32_t capacity);
 
 }  // namespace troupe::policies

@@ -181,7 +181,8 @@ class director_state {
     for (const auto& member : g->second.members)
       if (member.node != m.node && std::find(m.ranks.begin(), m.ranks.end(), member.rank) != m.ranks.end())
         hit.push_back(member.node);
-    for (auto node : hit) lose(node, fmt::format("did not show up in a step of {}, says node {}", m.group, m.node.value));
+    for (auto node : hit)
+      lose(node, fmt::format("did not show up in a step of {}, says node {}", m.group, m.node.value));
     return ack{};
   }
 
@@ -248,11 +249,11 @@ class director_state {
   peer_links links_;
   director_options options_;
   std::vector<seat> seats_;
-  std::map<node_number, member> members_;         // bounded by max_nodes, as numbers_
+  std::map<node_number, member> members_;  // bounded by max_nodes, as numbers_
   std::map<std::string, node_number> numbers_;
-  std::map<std::string, group_view> groups_;      // epoch 0: not formed yet
-  std::deque<std::string> events_;                // the last max_events
-  uint32_t next_node_ = 1;                        // 0 names the director in resolve_request
+  std::map<std::string, group_view> groups_;  // epoch 0: not formed yet
+  std::deque<std::string> events_;            // the last max_events
+  uint32_t next_node_ = 1;                    // 0 names the director in resolve_request
   uint64_t next_incarnation_ = 0, version_ = 0;
   timer check_{check_timer};
 };

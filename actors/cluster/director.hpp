@@ -1,10 +1,10 @@
-// The director: membership, roles, group views. Embedded form: one per cluster, soft state only (it is rebuilt from what the
-// node agents report when they join again).
+// The director: membership, roles, group views. Embedded form: one per cluster, soft state only (it is rebuilt from
+// what the node agents report when they join again).
 //
-// A node is   joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)--> joined
-// A seat is   empty --(a node with no seat)--> filled --(its node is lost or leaves)--> empty
-// A group gets its first view when every seat has reported an address, and a new one whenever the set of
-// (rank, incarnation) with an address changes.
+// A node is   joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)-->
+// joined A seat is   empty --(a node with no seat)--> filled --(its node is lost or leaves)--> empty A group gets its
+// first view when every seat has reported an address, and a new one whenever the set of (rank, incarnation) with an
+// address changes.
 #pragma once
 
 #include <string>
@@ -24,11 +24,11 @@ struct wanted_group {
 /// What a director is told at its start; times are on the actor clock.
 struct director_options {
   std::string cluster = "troupe";
-  cluster_epoch epoch{1};               // must grow from start to start: it fences what an older director gave out
-  std::vector<wanted_group> wanted;     // seats are given in this order
+  cluster_epoch epoch{1};            // must grow from start to start: it fences what an older director gave out
+  std::vector<wanted_group> wanted;  // seats are given in this order
   nanoseconds heartbeat{std::chrono::milliseconds(500)};
   nanoseconds lost_after{std::chrono::seconds(3)};
-  uint32_t max_nodes = 4096;            // a further join is refused with `exhausted`
+  uint32_t max_nodes = 4096;  // a further join is refused with `exhausted`
 };
 
 /// Spawns it on `node`; `unit` may be null.

@@ -131,8 +131,7 @@ class node_agent_state {
         continue;
       }
       r.actors = std::move(*started);
-      for (auto& h : r.actors.all)
-        links_.watch(h, [this, seat](const error& e) { role_ended(seat, e); });
+      for (auto& h : r.actors.all) links_.watch(h, [this, seat](const error& e) { role_ended(seat, e); });
       if (view_.version > 0)
         for (auto& v : r.actors.viewers) tell(self_, v, view_);
     }

@@ -1,4 +1,5 @@
-// The node agent: one per process. Joins, starts the role actors it is told to, reports, passes views on, drains, leaves.
+// The node agent: one per process. Joins, starts the role actors it is told to, reports, passes views on, drains,
+// leaves.
 //
 //   joining --join_reply ok--> serving --stop_request--> draining --all drained or grace over--> left
 //      ^                          |
@@ -15,12 +16,12 @@ namespace troupe::actors {
 
 /// What a node agent is told at its start; times are on the actor clock.
 struct node_agent_options {
-  join_request self;                // cluster, name, address, pid, wanted seat, resources
+  join_request self;  // cluster, name, address, pid, wanted seat, resources
   std::shared_ptr<role_factory> roles;
-  directory_actor directory;        // resolves {0, 0, "director"} to the director at the join address
-  any_handle director;              // of the director in this very process; null elsewhere
+  directory_actor directory;  // resolves {0, 0, "director"} to the director at the join address
+  any_handle director;        // of the director in this very process; null elsewhere
   nanoseconds ask_timeout{std::chrono::seconds(2)};
-  nanoseconds retry{std::chrono::milliseconds(200)};       // first wait before joining again; doubles
+  nanoseconds retry{std::chrono::milliseconds(200)};  // first wait before joining again; doubles
   nanoseconds retry_limit{std::chrono::seconds(5)};
 };
 

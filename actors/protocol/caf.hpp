@@ -27,7 +27,8 @@ namespace troupe::actors {
 
 // -- interfaces ---------------------------------------------------------------------------------------------------
 
-/// A typed actor that understands the listed messages: `using echo_actor = actor_type<takes<poke>, answers<ping, pong>>;`
+/// A typed actor that understands the listed messages: `using echo_actor = actor_type<takes<poke>, answers<ping,
+/// pong>>;`
 template <class... Signatures>
 using actor_type = caf::typed_actor<Signatures...>;
 /// A message without an answer.
@@ -36,7 +37,8 @@ using takes = caf::reacts_to<Message>;
 /// A request and its answer. Refusals are part of the answer (a `status` field), never a CAF error.
 template <class Request, class Answer>
 using answers = typename caf::replies_to<Request>::template with<Answer>;
-/// An answer that is given later: `promise<pong> p = self->make_response_promise<promise<pong>>();` Deliver on every path.
+/// An answer that is given later: `promise<pong> p = self->make_response_promise<promise<pong>>();` Deliver on every
+/// path.
 template <class Answer>
 using promise = caf::typed_response_promise<Answer>;
 
@@ -45,17 +47,17 @@ using any_handle = caf::strong_actor_ptr;
 
 // -- spawn --------------------------------------------------------------------------------------------------------
 
-/// Spawns an actor whose state class is `State` on `node`; `unit` may be null. State has: `using interface = actor_type<…>`,
-/// `static inline const char* name`, a constructor from `interface::pointer`, and `make_behavior(args...)` that returns
-/// `interface::behavior_type`. For the roots of a process or of a virtual node; actors use the overload below.
+/// Spawns an actor whose state class is `State` on `node`; `unit` may be null. State has: `using interface =
+/// actor_type<…>`, `static inline const char* name`, a constructor from `interface::pointer`, and
+/// `make_behavior(args...)` that returns `interface::behavior_type`. For the roots of a process or of a virtual node;
+/// actors use the overload below.
 template <class State, class... Args>
 typename State::interface spawn_on(caf::actor_system& system, const caf::node_id& node, caf::execution_unit* unit,
                                    Args&&... args) {
   using interface = typename State::interface;
   using impl = typename interface::template stateful_base<State>;
-  auto init = [](impl* self, std::decay_t<Args>... xs) -> typename interface::behavior_type {
-    return self->state.make_behavior(std::move(xs)...);
-  };
+  auto init = [](impl* self, std::decay_t<Args>... xs) ->
+      typename interface::behavior_type { return self->state.make_behavior(std::move(xs)...); };
   caf::actor_config config{unit ? unit : system.dummy_execution_unit()};
   caf::detail::init_fun_factory<impl, decltype(init)> factory;
   config.init_fun = factory(init, std::forward<Args>(args)...);
@@ -91,9 +93,9 @@ void end_actor(const any_handle& handle);
 template <class Message>
 void later(caf::local_actor* self, nanoseconds delay, Message message) {
   auto when = self->clock().now() + std::chrono::duration_cast<caf::actor_clock::duration_type>(delay);
-  self->clock().schedule_message(when, caf::strong_actor_ptr{self->ctrl()},
-                                 caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages,
-                                                           std::move(message)));
+  self->clock().schedule_message(
+      when, caf::strong_actor_ptr{self->ctrl()},
+      caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages, std::move(message)));
 }
 
 /// Time on the actor clock: virtual in a simulation.
@@ -101,7 +103,8 @@ inline nanoseconds now(caf::local_actor* self) {
   return std::chrono::duration_cast<nanoseconds>(self->clock().now().time_since_epoch());
 }
 
-/// Text and kind of a CAF error as one of ours: a timeout is errc::timeout, everything else means that the peer is gone.
+/// Text and kind of a CAF error as one of ours: a timeout is errc::timeout, everything else means that the peer is
+/// gone.
 error from_caf(const caf::error& e);
 
 /// What an actor knows about its peers: whom it watches and which of its requests are open. One per actor, held in the
@@ -114,8 +117,8 @@ class peer_links {
   peer_links(const peer_links&) = delete;
   peer_links& operator=(const peer_links&) = delete;
 
-  /// Calls `handler` once when the actor behind `handle` ends or its node is lost; open requests to it have been failed by
-  /// then. A second watch of the same actor replaces the first. A null handle is ignored.
+  /// Calls `handler` once when the actor behind `handle` ends or its node is lost; open requests to it have been failed
+  /// by then. A second watch of the same actor replaces the first. A null handle is ignored.
   template <class Handle>
   void watch(const Handle& handle, on_down handler) {
     if (handle) watch_address(caf::actor_cast<caf::actor_addr>(handle), std::move(handler));
@@ -127,8 +130,9 @@ class peer_links {
     if (handle) unwatch_address(caf::actor_cast<caf::actor_addr>(handle));
   }
 
-  /// Sends a request. Exactly one of `ok(const Answer&)` and `bad(const error&)` is called later, `bad` after `timeout` at
-  /// the latest and at once when the peer's end is noticed. Neither is called after the actor has quit. A null handle fails.
+  /// Sends a request. Exactly one of `ok(const Answer&)` and `bad(const error&)` is called later, `bad` after `timeout`
+  /// at the latest and at once when the peer's end is noticed. Neither is called after the actor has quit. A null
+  /// handle fails.
   template <class Self, class Handle, class Request, class Ok, class Bad>
   void ask(Self* self, const Handle& to, nanoseconds timeout, Request request, Ok ok, Bad bad) {
     using answer = caf::detail::tl_head_t<caf::response_type_t<typename Handle::signatures, Request>>;
@@ -148,7 +152,8 @@ class peer_links {
         });
   }
 
-  /// Fails every open request to an actor of `node` (it is suspected, though CAF has not noticed). The handles stay watched.
+  /// Fails every open request to an actor of `node` (it is suspected, though CAF has not noticed). The handles stay
+  /// watched.
   void fail_node(const caf::node_id& node);
 
   /// Number of requests without an answer.
@@ -170,8 +175,8 @@ class peer_links {
   };
 
   caf::scheduled_actor* self_;
-  std::map<uint64_t, open_request> open_;                       // by request id: in order of sending
-  std::map<caf::actor_addr, on_down, address_less> watched_;    // an empty handler: only for open requests
+  std::map<uint64_t, open_request> open_;                     // by request id: in order of sending
+  std::map<caf::actor_addr, on_down, address_less> watched_;  // an empty handler: only for open requests
 };
 
 // -- registration -------------------------------------------------------------------------------------------------
@@ -179,7 +184,8 @@ class peer_links {
 /// Registers every message type; call before the actor_system is made.
 void register_messages(caf::actor_system_config& config);
 
-/// Settings that every process uses: the `sharing` scheduler with `threads` workers (the default policy polls while idle).
+/// Settings that every process uses: the `sharing` scheduler with `threads` workers (the default policy polls while
+/// idle).
 void use_house_scheduler(caf::actor_system_config& config, size_t threads);
 
 }  // namespace troupe::actors

@@ -6,7 +6,8 @@
 //     |<------------------------- join_reply ----|
 //     | heartbeat{epoch, inc, role reports}      |   every heartbeat_ms, and at once when a role changes
 //     |----------------------------------------->|
-//     |<-------------------- heartbeat_reply ----|   `stale`: the director gave this incarnation up; drop roles, join again
+//     |<-------------------- heartbeat_reply ----|   `stale`: the director gave this incarnation up; drop roles, join
+//     again
 //     |<----------------------- cluster_view ----|   whenever it changed, and when a heartbeat shows an old version
 //     |<----------------------- assign_roles ----|   a spare node takes the seat of a lost one
 //     | suspect_report{group, epoch, ranks}      |   ranks that did not show up in a step
@@ -14,8 +15,8 @@
 //     | leave_request                            |
 //     |----------------------------------------->|
 //
-// The director's node_agent, entrypoints and ranks get the view from their own node_agent. A view is a whole, so losing one
-// or getting it twice does no harm; an older version is ignored.
+// The director's node_agent, entrypoints and ranks get the view from their own node_agent. A view is a whole, so losing
+// one or getting it twice does no harm; an older version is ignored.
 #pragma once
 
 #include "actors/protocol/common.hpp"
@@ -44,12 +45,12 @@ struct role_assignment {
 TROUPE_FIELDS(role_assignment, what, group, index, ranks)
 
 struct join_request {
-  std::string cluster;         // both sides must agree
-  std::string name;            // of the process, unique in the cluster; keeps its node number over restarts
-  std::string host;            // where other nodes dial it
+  std::string cluster;  // both sides must agree
+  std::string name;     // of the process, unique in the cluster; keeps its node number over restarts
+  std::string host;     // where other nodes dial it
   uint16_t port = 0;
   int32_t pid = 0;
-  std::string wanted_seat;     // "decode-0/1", or a group "decode-0"; empty: any; "none": this process takes no seat
+  std::string wanted_seat;  // "decode-0/1", or a group "decode-0"; empty: any; "none": this process takes no seat
   node_resources resources;
   bool operator==(const join_request&) const = default;
 };
@@ -151,7 +152,7 @@ struct group_view {
   std::string group;
   role what = role::none;
   group_epoch epoch;
-  uint32_t ranks = 0;  // that the group is meant to have
+  uint32_t ranks = 0;                 // that the group is meant to have
   std::vector<group_member> members;  // ascending rank
   bool operator==(const group_view&) const = default;
 };
@@ -174,17 +175,17 @@ TROUPE_NO_FIELDS(status_query)
 
 struct status_report {
   cluster_view view;
-  std::vector<int64_t> heard_ms_ago;           // per node of the view
+  std::vector<int64_t> heard_ms_ago;  // per node of the view
   std::vector<role_assignment> empty_seats;
-  std::vector<std::string> events;             // the last things that happened, oldest first, at most 64
-  bool complete = false;                       // every seat is filled and ready
+  std::vector<std::string> events;  // the last things that happened, oldest first, at most 64
+  bool complete = false;            // every seat is filled and ready
   bool operator==(const status_report&) const = default;
 };
 TROUPE_FIELDS(status_report, view, heard_ms_ago, empty_seats, events, complete)
 
-using director_actor = actor_type<answers<join_request, join_reply>, answers<heartbeat, heartbeat_reply>,
-                                  answers<suspect_report, ack>, answers<leave_request, ack>,
-                                  answers<status_query, status_report>, takes<tick>>;
+using director_actor =
+    actor_type<answers<join_request, join_reply>, answers<heartbeat, heartbeat_reply>, answers<suspect_report, ack>,
+               answers<leave_request, ack>, answers<status_query, status_report>, takes<tick>>;
 
 // -- inside a node ------------------------------------------------------------------------------------------------
 //
@@ -213,7 +214,7 @@ struct suspects_found {
 TROUPE_FIELDS(suspects_found, group, view, ranks)
 
 struct lookup_request {
-  incarnation inc;   // 0 = whatever runs there
+  incarnation inc;  // 0 = whatever runs there
   std::string name;
   bool operator==(const lookup_request&) const = default;
 };
@@ -255,10 +256,9 @@ struct agent_report {
 };
 TROUPE_FIELDS(agent_report, joined, node, inc, roles, text)
 
-using node_agent_actor =
-    actor_type<takes<cluster_view>, takes<assign_roles>, takes<role_update>, takes<suspects_found>,
-               answers<lookup_request, lookup_reply>, answers<stop_request, stop_reply>,
-               answers<agent_query, agent_report>, takes<tick>>;
+using node_agent_actor = actor_type<takes<cluster_view>, takes<assign_roles>, takes<role_update>, takes<suspects_found>,
+                                    answers<lookup_request, lookup_reply>, answers<stop_request, stop_reply>,
+                                    answers<agent_query, agent_report>, takes<tick>>;
 
 // -- directory ----------------------------------------------------------------------------------------------------
 //
@@ -280,8 +280,8 @@ struct resolve_reply {
 };
 TROUPE_FIELDS(resolve_reply, outcome, handle)
 
-/// Contract: answers every request within the asker's timeout or not at all, never with a handle of another incarnation;
-/// takes node addresses from the views it is told.
+/// Contract: answers every request within the asker's timeout or not at all, never with a handle of another
+/// incarnation; takes node addresses from the views it is told.
 using directory_actor = actor_type<answers<resolve_request, resolve_reply>, takes<cluster_view>>;
 
 }  // namespace troupe::actors

@@ -30,7 +30,8 @@ struct ack {
 };
 TROUPE_FIELDS(ack, outcome)
 
-/// Names an actor for good: a restarted process has another incarnation. Names inside a node: "node_agent", "entrypoint",
+/// Names an actor for good: a restarted process has another incarnation. Names inside a node: "node_agent",
+/// "entrypoint",
 /// "<seat>/scheduler", "<seat>/rank", "<seat>/expert_shard"; a seat is "<group>/<index>".
 struct actor_key {
   node_number node;
@@ -80,8 +81,8 @@ class timer {
   uint64_t ticket_ = 0;
 };
 
-/// Asks an actor to stop admitting, finish or hand over, and answer when nothing is left (outcome 0), or at the deadline
-/// with what is left (errc::timeout). Every role actor understands it.
+/// Asks an actor to stop admitting, finish or hand over, and answer when nothing is left (outcome 0), or at the
+/// deadline with what is left (errc::timeout). Every role actor understands it.
 struct drain_request {
   int64_t deadline_ms = 0;
   bool operator==(const drain_request&) const = default;

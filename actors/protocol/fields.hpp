@@ -13,17 +13,17 @@
 #define TROUPE_EACH_AGAIN() TROUPE_EACH_NEXT
 #define TROUPE_FIELD(name) , x.name
 
-/// TROUPE_FIELDS(join_request, cluster, name, host): makes `type` a message by naming all of its fields. Write it in the
-/// namespace of the type, right after it. At most 27 fields.
-#define TROUPE_FIELDS(type, ...)                                                             \
-  template <class Inspector>                                                                 \
-  typename Inspector::result_type inspect(Inspector& f, type& x) {                           \
-    return f(::caf::meta::type_name(#type) TROUPE_EACH(TROUPE_FIELD, __VA_ARGS__));          \
+/// TROUPE_FIELDS(join_request, cluster, name, host): makes `type` a message by naming all of its fields. Write it in
+/// the namespace of the type, right after it. At most 27 fields.
+#define TROUPE_FIELDS(type, ...)                                                    \
+  template <class Inspector>                                                        \
+  typename Inspector::result_type inspect(Inspector& f, type& x) {                  \
+    return f(::caf::meta::type_name(#type) TROUPE_EACH(TROUPE_FIELD, __VA_ARGS__)); \
   }
 
 /// The same for a message without fields.
-#define TROUPE_NO_FIELDS(type)                                        \
-  template <class Inspector>                                          \
-  typename Inspector::result_type inspect(Inspector& f, type&) {      \
-    return f(::caf::meta::type_name(#type));                          \
+#define TROUPE_NO_FIELDS(type)                                   \
+  template <class Inspector>                                     \
+  typename Inspector::result_type inspect(Inspector& f, type&) { \
+    return f(::caf::meta::type_name(#type));                     \
   }

@@ -66,8 +66,8 @@ struct front_report {
   kernels::model_facts facts;  // of the attached decode schedulers
   bool operator==(const front_report&) const = default;
 };
-TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused, finished,
-              cancelled, failed, resumed, tokens, facts)
+TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused,
+              finished, cancelled, failed, resumed, tokens, facts)
 
 using entrypoint_actor =
     actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>,

@@ -6,23 +6,34 @@ void register_messages(caf::actor_system_config& config) { config.add_message_ty
 
 const char* to_string(role r) {
   switch (r) {
-    case role::none: return "none";
-    case role::director: return "director";
-    case role::front: return "front";
-    case role::prefill: return "prefill";
-    case role::decode: return "decode";
+    case role::none:
+      return "none";
+    case role::director:
+      return "director";
+    case role::front:
+      return "front";
+    case role::prefill:
+      return "prefill";
+    case role::decode:
+      return "decode";
   }
   return "unknown";
 }
 
 const char* to_string(role_state s) {
   switch (s) {
-    case role_state::starting: return "starting";
-    case role_state::waiting: return "waiting";
-    case role_state::ready: return "ready";
-    case role_state::draining: return "draining";
-    case role_state::drained: return "drained";
-    case role_state::failed: return "failed";
+    case role_state::starting:
+      return "starting";
+    case role_state::waiting:
+      return "waiting";
+    case role_state::ready:
+      return "ready";
+    case role_state::draining:
+      return "draining";
+    case role_state::drained:
+      return "drained";
+    case role_state::failed:
+      return "failed";
   }
   return "unknown";
 }

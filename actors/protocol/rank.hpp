@@ -28,7 +28,7 @@ TROUPE_NO_FIELDS(rank_attach)
 struct rank_update {
   role_state state = role_state::starting;
   group_epoch group;
-  kernels::model_facts facts;    // valid once `ready`
+  kernels::model_facts facts;  // valid once `ready`
   kernels::engine_limits limits;
   uint32_t pages_free = 0;
   std::string text;
@@ -36,8 +36,8 @@ struct rank_update {
 };
 TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
 
-/// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. A plan of another group epoch is
-/// answered with a step_done that has failure `stale` and applied = false.
+/// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. A plan of another group
+/// epoch is answered with a step_done that has failure `stale` and applied = false.
 struct submit_plan {
   group_epoch group;
   kernels::step_plan plan;
@@ -94,15 +94,14 @@ struct rank_report {
 };
 TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, slots_open, plans_open, steps, times)
 
-using rank_actor =
-    actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,
-               takes<engine_grouped>, takes<engine_step>, answers<drain_request, drain_reply>,
-               answers<rank_query, rank_report>, takes<tick>>;
+using rank_actor = actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>,
+                              takes<engine_opened>, takes<engine_grouped>, takes<engine_step>,
+                              answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
 
-using scheduler_actor =
-    actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>, answers<cancel_request, ack>,
-               takes<token_ack>, takes<cluster_view>, takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
-               answers<scheduler_query, scheduler_report>, takes<tick>>;
+using scheduler_actor = actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,
+                                   answers<cancel_request, ack>, takes<token_ack>, takes<cluster_view>,
+                                   takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
+                                   answers<scheduler_query, scheduler_report>, takes<tick>>;
 
 /// Rows routed since the last message, [MoE layer][logical expert].
 struct expert_loads {

@@ -8,16 +8,18 @@
 //     |-------------------------------------------->|   bounded queue: a refusal says when to try again
 //     |<--------------------------- enqueue_reply --|
 //     |<----------------------------- token_batch --|   one per step and front, items of many requests
-//     | token_ack{request, attempt, next position}  |   cumulative; the scheduler keeps tokens until then and sends again
+//     | token_ack{request, attempt, next position}  |   cumulative; the scheduler keeps tokens until then and sends
+//     again
 //     |-------------------------------------------->|
 //     | cancel_request                              |   any time; answered when the request is forgotten or was unknown
 //     |-------------------------------------------->|
 //     |<------------------------------------- ack --|
 //
 // Every accepted attempt ends with exactly one item that has `finish` or `failure`, or with the end of the connection.
-// A prefill scheduler gives one token and ends with finish `none` and `handed_over`: the front then enqueues the request,
-// with what it knows now, on a decode scheduler. `handoff` says how the state gets there: recompute, or pull from the
-// prefill rank's memory (whose pages stay owned by the transfer until the decode side has taken them or 5 s have passed).
+// A prefill scheduler gives one token and ends with finish `none` and `handed_over`: the front then enqueues the
+// request, with what it knows now, on a decode scheduler. `handoff` says how the state gets there: recompute, or pull
+// from the prefill rank's memory (whose pages stay owned by the transfer until the decode side has taken them or 5 s
+// have passed).
 #pragma once
 
 #include "actors/protocol/common.hpp"
@@ -28,16 +30,17 @@ namespace troupe::actors {
 /// Sent between processes: append only.
 enum class handoff_kind : uint8_t { none = 0, recompute = 1, pull = 2 };
 
-/// Where the state of a prefilled sequence lies. Page ids and rows are those of the source's pool; the windows, the open
-/// compressor groups and the sampler position lie in the region `state_region`. Only `recompute` is produced today.
+/// Where the state of a prefilled sequence lies. Page ids and rows are those of the source's pool; the windows, the
+/// open compressor groups and the sampler position lie in the region `state_region`. Only `recompute` is produced
+/// today.
 struct handoff_state {
   handoff_kind kind = handoff_kind::none;
-  actor_key source;                 // the prefill rank
-  uint32_t rows = 0;                // tokens whose state it holds
-  uint32_t decoder_from = 0;        // d of the prefilled rows
+  actor_key source;           // the prefill rank
+  uint32_t rows = 0;          // tokens whose state it holds
+  uint32_t decoder_from = 0;  // d of the prefilled rows
   std::vector<kernels::page_id> pages;
-  std::string state_region;         // transport address
-  uint64_t transfer = 0;            // names the lease on the pages
+  std::string state_region;  // transport address
+  uint64_t transfer = 0;     // names the lease on the pages
   bool operator==(const handoff_state&) const = default;
 };
 TROUPE_FIELDS(handoff_state, kind, source, rows, decoder_from, pages, state_region, transfer)
@@ -62,18 +65,19 @@ TROUPE_FIELDS(attach_reply, outcome, inc, what, facts, limits, queue_limit)
 
 struct enqueue_request {
   cluster_epoch epoch;
-  incarnation front;             // the front's
+  incarnation front;  // the front's
   request_number request;
-  uint32_t attempt = 0;          // counts placements of the request; tokens of older attempts are ignored
+  uint32_t attempt = 0;                   // counts placements of the request; tokens of older attempts are ignored
   std::vector<kernels::token_id> tokens;  // all known: the prompt and what was emitted
-  uint32_t prompt_length = 0;    // L0
+  uint32_t prompt_length = 0;             // L0
   kernels::sampling_params sampling;
   kernels::stop_params stop;
   bool speculate = true;
   handoff_state handoff;
   bool operator==(const enqueue_request&) const = default;
 };
-TROUPE_FIELDS(enqueue_request, epoch, front, request, attempt, tokens, prompt_length, sampling, stop, speculate, handoff)
+TROUPE_FIELDS(enqueue_request, epoch, front, request, attempt, tokens, prompt_length, sampling, stop, speculate,
+              handoff)
 
 struct enqueue_reply {
   status outcome;  // exhausted: queue full; unavailable: draining or no engine; invalid_argument: can never fit; stale
@@ -93,14 +97,16 @@ struct stream_item {
   uint32_t cached = 0;                 // prompt tokens of this attempt that were not computed
   uint32_t drafted = 0, accepted = 0;  // of this attempt, so far
   kernels::finish_reason finish = kernels::finish_reason::none;
-  handoff_state handoff;               // kind != none: prefill is done
-  errc failure{};                      // 0, or why the attempt ended; peer_lost, unavailable: resume elsewhere
+  handoff_state handoff;  // kind != none: prefill is done
+  errc failure{};         // 0, or why the attempt ended; peer_lost, unavailable: resume elsewhere
   std::string failure_text;
-  bool last() const { return finish != kernels::finish_reason::none || handoff.kind != handoff_kind::none || failure != errc{}; }
+  bool last() const {
+    return finish != kernels::finish_reason::none || handoff.kind != handoff_kind::none || failure != errc{};
+  }
   bool operator==(const stream_item&) const = default;
 };
-TROUPE_FIELDS(stream_item, request, attempt, first_position, tokens, logprobs, top, cached, drafted, accepted, finish, handoff,
-              failure, failure_text)
+TROUPE_FIELDS(stream_item, request, attempt, first_position, tokens, logprobs, top, cached, drafted, accepted, finish,
+              handoff, failure, failure_text)
 
 struct token_batch {
   incarnation inc;  // of the scheduler's node
@@ -149,7 +155,8 @@ struct scheduler_report {
   std::vector<std::string> reasons;  // of the latest decisions, oldest first, at most 16
   bool operator==(const scheduler_report&) const = default;
 };
-TROUPE_FIELDS(scheduler_report, state, waiting, running, closing, unacknowledged, pages_total, pages_free, pages_reserved,
-              steps, prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused, preempted, resent, reasons)
+TROUPE_FIELDS(scheduler_report, state, waiting, running, closing, unacknowledged, pages_total, pages_free,
+              pages_reserved, steps, prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused,
+              preempted, resent, reasons)
 
 }  // namespace troupe::actors

@@ -48,11 +48,11 @@ uint32_t batch::token_cap(const sequence& s) const {
 
 uint32_t batch::pages_for(uint32_t tokens) const { return policies::pages_needed(tokens, facts_.window); }
 
-// Pages that the sequence must hold so that its next step can run, whatever the plans under way bring. A prompt takes all of
-// its pages when it starts, so that it cannot get stuck half way.
+// Pages that the sequence must hold so that its next step can run, whatever the plans under way bring. A prompt takes
+// all of its pages when it starts, so that it cannot get stuck half way.
 uint32_t batch::pages_after_next(const sequence& s) const {
-  const uint32_t base = s.at == phase::waiting ? static_cast<uint32_t>(s.known.size())
-                                               : std::max(s.opened, s.committed + s.in_flight);
+  const uint32_t base =
+      s.at == phase::waiting ? static_cast<uint32_t>(s.known.size()) : std::max(s.opened, s.committed + s.in_flight);
   return pages_for(std::min(base + 1 + draft_bound(s), std::max(token_cap(s), base)));
 }
 
@@ -71,8 +71,8 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   };
   const key k{front, r.request, r.attempt};
   if (by_key_.contains(k)) return reply;
-  for (auto it = by_key_.lower_bound({front, r.request, 0}); it != by_key_.end() && it->first.front == front &&
-                                                              it->first.request == r.request;) {
+  for (auto it = by_key_.lower_bound({front, r.request, 0});
+       it != by_key_.end() && it->first.front == front && it->first.request == r.request;) {
     const key older = it->first;
     ++it;
     if (older.attempt > r.attempt) return refuse(errc::stale, "a newer attempt of the request is here");
@@ -87,7 +87,8 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   s.stop = r.stop;
   s.speculate = r.speculate;
   if (s.known.empty() || s.prompt_length == 0 || s.prompt_length > s.known.size())
-    return refuse(errc::invalid_argument, fmt::format("prompt of {} tokens with {} known", s.prompt_length, s.known.size()));
+    return refuse(errc::invalid_argument,
+                  fmt::format("prompt of {} tokens with {} known", s.prompt_length, s.known.size()));
   if (s.known.size() >= limits_.max_context)
     return refuse(errc::invalid_argument,
                   fmt::format("{} tokens: the context holds {}", s.known.size(), limits_.max_context));
@@ -95,7 +96,8 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   if (s.known.size() - s.prompt_length >= s.stop.max_tokens)
     return refuse(errc::invalid_argument, fmt::format("nothing left to generate: max_tokens {}", s.stop.max_tokens));
   if (pages_for(token_cap(s)) > limits_.pages)
-    return refuse(errc::invalid_argument, fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
+    return refuse(errc::invalid_argument,
+                  fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
   auto admission = policies::plan_admission({static_cast<uint32_t>(waiting_.size()), queue_limit_, open});
   note("admission: " + admission.reason);
   if (!admission.admit)
@@ -129,7 +131,8 @@ batch::cancelled batch::cancel(const key& k) {
 
 void batch::drop_front(uint32_t front) {
   std::vector<key> gone;
-  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front; ++it)
+  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front;
+       ++it)
     gone.push_back(it->first);
   for (auto& k : gone) {
     cancel(k);
@@ -143,15 +146,17 @@ void batch::acknowledge(uint32_t front, const ack_item& item) {
   if (it == by_key_.end()) return;
   const uint64_t number = it->second;
   auto& u = at(number).unacked;
-  while (!u.empty() && (item.ended || (!u.front().item.last() && u.front().item.first_position +
-                                                  u.front().item.tokens.size() <= item.next_position)))
+  while (!u.empty() &&
+         (item.ended || (!u.front().item.last() &&
+                         u.front().item.first_position + u.front().item.tokens.size() <= item.next_position)))
     u.pop_front();
   forget_if_done(number);
 }
 
 std::vector<stream_item> batch::overdue(uint32_t front) {
   std::vector<stream_item> out;
-  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front; ++it) {
+  for (auto it = by_key_.lower_bound({front, request_number{0}, 0}); it != by_key_.end() && it->first.front == front;
+       ++it) {
     for (auto& k : at(it->second).unacked) {
       if (k.seen) out.push_back(k.item);
       k.seen = true;
@@ -202,7 +207,8 @@ void batch::leave(uint64_t number) {
       s.at = phase::closing;
       break;
     case phase::closing:
-    case phase::ended: break;
+    case phase::ended:
+      break;
   }
   forget_if_done(number);
 }
@@ -301,7 +307,8 @@ void batch::apply(const kernels::step_result& r) {
   for (auto slot : r.closed) closed(slot);
 }
 
-// The plan is gone. What had taken effect stays; what had not is taken back. Chunks are planned again from the committed length.
+// The plan is gone. What had taken effect stays; what had not is taken back. Chunks are planned again from the
+// committed length.
 void batch::apply_failure(const record& rec, const kernels::step_result& r) {
   const bool transient = r.failure == errc::peer_lost || r.failure == errc::timeout || r.failure == errc::stale ||
                          r.failure == errc::unavailable || r.failure == errc::cancelled;
@@ -370,8 +377,8 @@ void batch::describe(scheduler_report& out) const {
   }
   out.pages_total = configured_ ? limits_.pages : 0;
   out.pages_free = pages_free_;
-  TROUPE_CHECK(out.pages_free + out.pages_reserved == out.pages_total, "free {} + reserved {} != {} pages", out.pages_free,
-               out.pages_reserved, out.pages_total);
+  TROUPE_CHECK(out.pages_free + out.pages_reserved == out.pages_total, "free {} + reserved {} != {} pages",
+               out.pages_free, out.pages_reserved, out.pages_total);
   out.reasons.assign(reasons_.begin(), reasons_.end());
 }
 

@@ -1,5 +1,5 @@
-// The running batch of one rank: queue, slots, pages, plans and unacknowledged tokens, as plain state without CAF, so that
-// every state can be tested by hand. The scheduler actor moves messages in and out of it.
+// The running batch of one rank: queue, slots, pages, plans and unacknowledged tokens, as plain state without CAF, so
+// that every state can be tested by hand. The scheduler actor moves messages in and out of it.
 //
 // A sequence is  waiting --(slot and pages)--> running --(finish, cancel, failure)--> closing --(slot closed)--> ended
 //                   ^                            |
@@ -40,12 +40,12 @@ class batch {
   /// Once, before anything else is asked of it.
   void configure(const kernels::model_facts& facts, const kernels::engine_limits& limits);
 
-  /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is taken
-  /// once; a newer attempt cancels the older one.
+  /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is
+  /// taken once; a newer attempt cancels the older one.
   enqueue_reply enqueue(uint32_t front, const enqueue_request& r, bool open);
 
-  /// Ends a request. `closing`: its key comes out of take_forgotten later, when the engine has closed the slot. Its items
-  /// are dropped: the front has asked for no more.
+  /// Ends a request. `closing`: its key comes out of take_forgotten later, when the engine has closed the slot. Its
+  /// items are dropped: the front has asked for no more.
   cancelled cancel(const key& k);
 
   /// Everything up to next_position has arrived; with `ended` the end too.
@@ -67,8 +67,8 @@ class batch {
   std::vector<std::pair<uint32_t, stream_item>> take_output() { return std::exchange(output_, {}); }
   /// Cancelled requests whose slot has been closed since the last call.
   std::vector<key> take_forgotten() { return std::exchange(forgotten_, {}); }
-  /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it at
-  /// intervals.
+  /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it
+  /// at intervals.
   std::vector<stream_item> overdue(uint32_t front);
 
   size_t waiting() const { return waiting_.size(); }
@@ -91,15 +91,15 @@ class batch {
     kernels::stop_params stop;
     bool speculate = true;
     phase at = phase::waiting;
-    bool preempted = false;       // closing, to wait again
-    bool cancel = false;          // no more items; report it forgotten
-    bool wants_notice = false;    // somebody waits for take_forgotten
+    bool preempted = false;     // closing, to wait again
+    bool cancel = false;        // no more items; report it forgotten
+    bool wants_notice = false;  // somebody waits for take_forgotten
     kernels::slot_id slot;
-    uint32_t opened = 0;          // known.size() when the slot was opened
-    uint32_t planned = 0;         // rows of `opened` given to plans
+    uint32_t opened = 0;   // known.size() when the slot was opened
+    uint32_t planned = 0;  // rows of `opened` given to plans
     uint32_t committed = 0;
-    uint32_t in_flight = 0;       // tokens that plans under way may commit at most
-    uint32_t pages = 0;           // reserved, in plans under way included
+    uint32_t in_flight = 0;  // tokens that plans under way may commit at most
+    uint32_t pages = 0;      // reserved, in plans under way included
     uint32_t decoder_from = 0;
     uint32_t drafted = 0, accepted = 0;
     struct kept {
@@ -141,21 +141,21 @@ class batch {
   kernels::model_facts facts_;
   kernels::engine_limits limits_;
 
-  std::map<uint64_t, sequence> sequences_;    // by order of arrival
+  std::map<uint64_t, sequence> sequences_;  // by order of arrival
   std::map<key, uint64_t> by_key_;
-  std::deque<uint64_t> waiting_;              // bounded by queue_limit_ plus the preempted
-  std::vector<uint64_t> running_;             // oldest admission first
+  std::deque<uint64_t> waiting_;   // bounded by queue_limit_ plus the preempted
+  std::vector<uint64_t> running_;  // oldest admission first
   std::map<kernels::slot_id, uint64_t> slots_;
   std::set<uint32_t> free_slots_;
   std::vector<kernels::slot_id> to_close_;
   uint32_t pages_free_ = 0;
-  std::deque<record> plans_;                  // at most 2
-  bool hold_ = false;                         // a plan failed: the ones behind it must come back first
+  std::deque<record> plans_;  // at most 2
+  bool hold_ = false;         // a plan failed: the ones behind it must come back first
   uint64_t next_sequence_ = 0, next_plan_ = 1;
 
   std::vector<std::pair<uint32_t, stream_item>> output_;
   std::vector<key> forgotten_;
-  std::deque<std::string> reasons_;           // the last 16
+  std::deque<std::string> reasons_;  // the last 16
   scheduler_report counters_;
 };
 

@@ -10,8 +10,8 @@
 namespace troupe::actors {
 namespace {
 
-constexpr size_t max_plans = 2;         // one running, one next
-constexpr size_t max_candidates = 16;   // waiting requests looked at per plan
+constexpr size_t max_plans = 2;        // one running, one next
+constexpr size_t max_candidates = 16;  // waiting requests looked at per plan
 
 }  // namespace
 

@@ -201,8 +201,8 @@ class entrypoint_state {
     for (auto number : open) place(number);
   }
 
-  // Round robin over the attached schedulers of the phase; a full one is passed over, a prefill round without success goes to
-  // decode, and a decode round without success waits a little.
+  // Round robin over the attached schedulers of the phase; a full one is passed over, a prefill round without success
+  // goes to decode, and a decode round without success waits a little.
   void place(request_number number) {
     auto& r = requests_.at(number);
     const role what = !r.prefilled && usable(role::prefill) > r.refusals ? role::prefill : role::decode;
@@ -284,7 +284,8 @@ class entrypoint_state {
     r->retry_after_ms = reply.retry_after_ms;
     ++r->refusals;
     r->at = request::phase::waiting;
-    if (reply.outcome.code == errc::stale) lost(key, {errc::stale, reply.outcome.text});  // it does not know us: attach again
+    if (reply.outcome.code == errc::stale)
+      lost(key, {errc::stale, reply.outcome.text});  // it does not know us: attach again
     if (requests_.contains(number)) place(number);
     if (!attach_.armed()) attach_.arm(self_, options_.attach_retry);
   }
@@ -342,8 +343,8 @@ class entrypoint_state {
 
   void last_item(request_number number, stream_item& i) {
     auto& r = requests_.at(number);
-    const bool resumable = i.failure == errc::peer_lost || i.failure == errc::unavailable || i.failure == errc::timeout ||
-                           i.failure == errc::stale;
+    const bool resumable = i.failure == errc::peer_lost || i.failure == errc::unavailable ||
+                           i.failure == errc::timeout || i.failure == errc::stale;
     if (i.handoff.kind != handoff_kind::none || resumable) {
       if (!i.tokens.empty()) {
         r.what.sink->on_event(to_event(i));
@@ -371,7 +372,8 @@ class entrypoint_state {
       e.finish = kernels::finish_reason::length;
       return finish(number, std::move(e));
     }
-    if (r.resumes >= options_.max_resumes) return fail(number, why.code, fmt::format("gave up after {} attempts: {}", r.attempt, why.message));
+    if (r.resumes >= options_.max_resumes)
+      return fail(number, why.code, fmt::format("gave up after {} attempts: {}", r.attempt, why.message));
     ++r.resumes;
     ++counters_.resumed;
     ++r.attempt;  // what the old place still sends is stale
@@ -390,7 +392,9 @@ class entrypoint_state {
     auto r = std::move(it->second);
     by_id_.erase(r.what.id);
     requests_.erase(it);
-    ++(e.failure == errc{} ? counters_.finished : e.failure == errc::cancelled ? counters_.cancelled : counters_.failed);
+    ++(e.failure == errc{}            ? counters_.finished
+       : e.failure == errc::cancelled ? counters_.cancelled
+                                      : counters_.failed);
     end_request(r, std::move(e));
     if (draining_) check_drained();
   }
@@ -459,8 +463,8 @@ class entrypoint_state {
   peer_links links_;
   entrypoint_options options_;
   uint64_t view_version_ = 0;
-  std::map<actor_key, target> targets_;          // bounded by the nodes of the view
-  std::map<request_number, request> requests_;   // bounded by max_requests
+  std::map<actor_key, target> targets_;         // bounded by the nodes of the view
+  std::map<request_number, request> requests_;  // bounded by max_requests
   std::map<std::string, request_number> by_id_;
   uint64_t next_request_ = 1;
   size_t last_prefill_ = SIZE_MAX, last_decode_ = SIZE_MAX;

@@ -1,11 +1,12 @@
 // The entrypoint: one per front process. Owns every request of the front from submit to its one end.
 //
-//   submit -> placing --(prefill scheduler)--> prefilling --one token, handed over--> placing --(decode)--> decoding -> end
+//   submit -> placing --(prefill scheduler)--> prefilling --one token, handed over--> placing --(decode)--> decoding ->
+//   end
 //                ^                                  |                                                          |
 //                +---- the scheduler, its rank or its node is lost: again with what was emitted ---------------+
 //
-// Without prefill schedulers a request goes to a decode scheduler at once. Whatever happens, the sink gets tokens in order of
-// position, each once, and one event with `done`: finish, cancelled, or a failure with a reason.
+// Without prefill schedulers a request goes to a decode scheduler at once. Whatever happens, the sink gets tokens in
+// order of position, each once, and one event with `done`: finish, cancelled, or a failure with a reason.
 #pragma once
 
 #include "actors/cluster/role_factory.hpp"

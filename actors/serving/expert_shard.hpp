@@ -1,4 +1,5 @@
-// The expert shard of a rank: adds up how many rows went to each logical expert of each layer, for whoever plans placement.
+// The expert shard of a rank: adds up how many rows went to each logical expert of each layer, for whoever plans
+// placement.
 #pragma once
 
 #include "actors/protocol/rank.hpp"

@@ -27,12 +27,12 @@ struct front_request {
   client_submit what;
   phase at = phase::waiting;
   uint32_t attempt = 0;
-  actor_key where;             // of asking and running
+  actor_key where;  // of asking and running
   bool prefilled = false;
-  uint32_t refusals = 0;       // in this round of placing
+  uint32_t refusals = 0;  // in this round of placing
   uint32_t resumes = 0;
   nanoseconds waiting_since{0};
-  status refusal;              // the last one
+  status refusal;  // the last one
   uint32_t retry_after_ms = 0;
   std::vector<kernels::token_id> emitted;
   token_stream stream;

@@ -28,10 +28,11 @@ class rank_state {
   interface::behavior_type make_behavior(rank_options options) {
     options_ = std::move(options);
     interface me = caf::actor_cast<interface>(self_);
-    options_.host->open([me](kernels::step_result r) { post(me, engine_step{std::move(r)}); },
-                        [me](result<std::string> address) {
-                          post(me, address ? engine_opened{{}, *address} : engine_opened{to_status(address.error()), {}});
-                        });
+    options_.host->open(
+        [me](kernels::step_result r) { post(me, engine_step{std::move(r)}); },
+        [me](result<std::string> address) {
+          post(me, address ? engine_opened{{}, *address} : engine_opened{to_status(address.error()), {}});
+        });
     loads_timer_.arm(self_, options_.load_interval);
     return {
         [this](const rank_attach&) {
@@ -97,7 +98,8 @@ class rank_state {
     for (const auto& g : view.groups) {
       if (g.group != options_.assignment.group || g.epoch <= wanted_.epoch) continue;
       const bool member = std::any_of(g.members.begin(), g.members.end(), [this](const group_member& m) {
-        return m.node == options_.identity.node && m.inc == options_.identity.inc && m.rank == options_.assignment.index;
+        return m.node == options_.identity.node && m.inc == options_.identity.inc &&
+               m.rank == options_.assignment.index;
       });
       if (member) wanted_ = g;  // a view without this rank is not for it: its node will be told to join again
     }
@@ -271,9 +273,9 @@ class rank_state {
   scheduler_actor scheduler_;
   role_state state_ = role_state::starting;
   std::string text_, address_;
-  group_view wanted_;       // the newest view with this rank
+  group_view wanted_;                // the newest view with this rank
   group_view regrouping_to_, view_;  // the one under way, the one that the engine runs
-  group_epoch group_;       // of view_
+  group_epoch group_;                // of view_
   bool regrouping_ = false;
   std::unique_ptr<kernels::page_pool> pool_;
   std::map<kernels::slot_id, std::vector<kernels::page_id>> slots_;  // open slots and their pages

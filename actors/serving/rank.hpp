@@ -1,5 +1,5 @@
-// The rank: owns the engine (behind rank_host) and the page pool. It names the pages of plans, passes step results on, and
-// follows its group's views.
+// The rank: owns the engine (behind rank_host) and the page pool. It names the pages of plans, passes step results on,
+// and follows its group's views.
 //
 //   starting --engine_opened--> waiting --engine_grouped--> ready --peer_lost--> waiting --engine_grouped--> ready ...
 #pragma once

@@ -1,5 +1,5 @@
-// What a rank needs from its process: the engine, its memory and its way to the group. The runtime implements it with the
-// real engine and transport; tests hand in a stand-in. No CAF.
+// What a rank needs from its process: the engine, its memory and its way to the group. The runtime implements it with
+// the real engine and transport; tests hand in a stand-in. No CAF.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,10 @@
 
 namespace troupe::actors {
 
-/// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and ends
-/// with the callback, from any thread (in a simulation from the agenda). A call is made only after the previous one's
-/// callback. The callbacks and the sink may outlive the actor: they post to it, and hold a reference to it until `stop`.
+/// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and
+/// ends with the callback, from any thread (in a simulation from the agenda). A call is made only after the previous
+/// one's callback. The callbacks and the sink may outlive the actor: they post to it, and hold a reference to it until
+/// `stop`.
 class rank_host {
  public:
   virtual ~rank_host() = default;

@@ -5,7 +5,8 @@
 
 namespace troupe::actors {
 
-role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host, const scheduler_options& options) {
+role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host,
+                            const scheduler_options& options) {
   const auto seat = context.assignment.seat();
   auto shard = spawn_expert_shard(context.parent);
   rank_options of_rank;
@@ -27,7 +28,8 @@ role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_ho
   return out;
 }
 
-role_actors start_front_role(const role_context& context, const entrypoint_options& options, entrypoint_actor& entrypoint) {
+role_actors start_front_role(const role_context& context, const entrypoint_options& options,
+                             entrypoint_actor& entrypoint) {
   entrypoint_options own = options;
   own.assignment = context.assignment;
   own.identity = context.identity;

@@ -19,10 +19,13 @@ struct role_context {
   directory_actor directory;
 };
 
-/// prefill and decode: expert_shard, rank and scheduler, named "<seat>/expert_shard", "<seat>/rank", "<seat>/scheduler".
-role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host, const scheduler_options& options);
+/// prefill and decode: expert_shard, rank and scheduler, named "<seat>/expert_shard", "<seat>/rank",
+/// "<seat>/scheduler".
+role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host,
+                            const scheduler_options& options);
 
 /// front: the entrypoint, named "<seat>/entrypoint"; its handle is also stored in `entrypoint`, for the gateway.
-role_actors start_front_role(const role_context& context, const entrypoint_options& options, entrypoint_actor& entrypoint);
+role_actors start_front_role(const role_context& context, const entrypoint_options& options,
+                             entrypoint_actor& entrypoint);
 
 }  // namespace troupe::actors

@@ -20,7 +20,8 @@ class scheduler_state {
   static inline const char* name = "scheduler";
   explicit scheduler_state(interface::pointer self) : self_(self), links_(self) {}
 
-  interface::behavior_type make_behavior(role what, node_identity identity, rank_actor rank, scheduler_options options) {
+  interface::behavior_type make_behavior(role what, node_identity identity, rank_actor rank,
+                                         scheduler_options options) {
     what_ = what;
     identity_ = identity;
     rank_ = std::move(rank);
@@ -85,9 +86,8 @@ class scheduler_state {
     if (view.version <= view_version_) return;
     view_version_ = view.version;
     for (auto& [inc, f] : fronts_) {
-      const bool there = std::any_of(view.nodes.begin(), view.nodes.end(), [&](const node_entry& n) {
-        return n.node == f.key.node && n.inc == inc;
-      });
+      const bool there = std::any_of(view.nodes.begin(), view.nodes.end(),
+                                     [&](const node_entry& n) { return n.node == f.key.node && n.inc == inc; });
       if (f.seen && !there && f.handle) drop(f);
       f.seen = f.seen || there;
     }
@@ -164,9 +164,13 @@ class scheduler_state {
     if (m.epoch != identity_.epoch || !f) return ack{{errc::stale, "this front is not attached"}};
     const batch::key k{f->number, m.request, m.attempt};
     switch (batch_->cancel(k)) {
-      case batch::cancelled::unknown: return ack{{errc::not_found, "no such request"}};
-      case batch::cancelled::done: pump(); return ack{};
-      case batch::cancelled::closing: break;
+      case batch::cancelled::unknown:
+        return ack{{errc::not_found, "no such request"}};
+      case batch::cancelled::done:
+        pump();
+        return ack{};
+      case batch::cancelled::closing:
+        break;
     }
     auto p = self_->make_response_promise<promise<ack>>();
     cancels_.emplace(k, p);

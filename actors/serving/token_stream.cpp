@@ -8,7 +8,9 @@ namespace troupe::actors {
 void token_stream::cut(stream_item& item) const {
   const size_t have = next_ > item.first_position ? next_ - item.first_position : 0;
   const auto n = static_cast<ptrdiff_t>(std::min(have, item.tokens.size()));
-  auto drop = [n](auto& v) { v.erase(v.begin(), v.begin() + std::min<ptrdiff_t>(n, static_cast<ptrdiff_t>(v.size()))); };
+  auto drop = [n](auto& v) {
+    v.erase(v.begin(), v.begin() + std::min<ptrdiff_t>(n, static_cast<ptrdiff_t>(v.size())));
+  };
   drop(item.tokens);
   drop(item.logprobs);
   drop(item.top);

@@ -53,7 +53,8 @@ struct json_names<eplb_algorithm> {
 template <>
 struct json_fields<eplb_input> {
   static auto list() {
-    return std::tuple{required("algorithm", &eplb_input::algorithm, "hierarchical and global are DeepSeek's published ones, balanced is ours"),
+    return std::tuple{required("algorithm", &eplb_input::algorithm,
+                               "hierarchical and global are DeepSeek's published ones, balanced is ours"),
                       required("weights", &eplb_input::weights, "[layer][expert] rows of a window"),
                       required("slots", &eplb_input::slots, "over all GPUs"),
                       optional("groups", &eplb_input::groups, "expert groups, for hierarchical"),
@@ -71,7 +72,8 @@ struct json_fields<eplb_plan> {
                       required("log2phy", &eplb_plan::log2phy, "[layer][expert][copy] -> slot, padded with -1"),
                       required("counts", &eplb_plan::counts, "[layer][expert] -> copies"),
                       required("lb", &eplb_plan::lb, "per layer: busiest GPU / mean GPU"),
-                      required("moved", &eplb_plan::moved, "copies to load"), required("reason", &eplb_plan::reason, "why")};
+                      required("moved", &eplb_plan::moved, "copies to load"),
+                      required("reason", &eplb_plan::reason, "why")};
   }
 };
 
@@ -88,15 +90,19 @@ struct json_fields<split_question> {
 template <>
 struct json_fields<split_answer> {
   static auto list() {
-    return std::tuple{required("share", &split_answer::share, "[expert][copy] rows"), required("load", &split_answer::load, "rows per rank"),
-                      required("busiest", &split_answer::busiest, "largest load"), required("bound", &split_answer::bound, "no split gets below it"),
-                      required("sweeps", &split_answer::sweeps, "over the experts"), required("reason", &split_answer::reason, "why")};
+    return std::tuple{required("share", &split_answer::share, "[expert][copy] rows"),
+                      required("load", &split_answer::load, "rows per rank"),
+                      required("busiest", &split_answer::busiest, "largest load"),
+                      required("bound", &split_answer::bound, "no split gets below it"),
+                      required("sweeps", &split_answer::sweeps, "over the experts"),
+                      required("reason", &split_answer::reason, "why")};
   }
 };
 
 void add_expert_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<eplb_input>("eplb", "which expert copies live in which slots of an EP group", plan_eplb));
-  out.push_back(make_entry<split_question>("copy_split", "how the rows of a batch split among the copies of each expert", split));
+  out.push_back(
+      make_entry<split_question>("copy_split", "how the rows of a batch split among the copies of each expert", split));
 }
 
 }  // namespace troupe::policies

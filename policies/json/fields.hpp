@@ -1,5 +1,6 @@
-// Plain structs to and from JSON by a list of their fields, so that a decision's parser, its schema and its printer cannot
-// disagree. Strict: an unknown or missing key, a wrong type, a number out of the member's range are errors with a path.
+// Plain structs to and from JSON by a list of their fields, so that a decision's parser, its schema and its printer
+// cannot disagree. Strict: an unknown or missing key, a wrong type, a number out of the member's range are errors with
+// a path.
 #pragma once
 
 #include <cmath>
@@ -38,11 +39,15 @@ struct json_field {
 
 /// A key that must be there.
 template <class C, class M>
-json_field<C, M> required(const char* name, M C::*member, const char* help) { return {name, member, help, true}; }
+json_field<C, M> required(const char* name, M C::*member, const char* help) {
+  return {name, member, help, true};
+}
 
 /// A key that may be left out; the member then keeps its default.
 template <class C, class M>
-json_field<C, M> optional(const char* name, M C::*member, const char* help) { return {name, member, help, false}; }
+json_field<C, M> optional(const char* name, M C::*member, const char* help) {
+  return {name, member, help, false};
+}
 
 /// Is a std::vector.
 template <class T>
@@ -76,7 +81,8 @@ nlohmann::json to_json_value(const T& value) {
     return out;
   } else {
     json out = json::object();
-    std::apply([&](const auto&... f) { ((out[f.name] = to_json_value(value.*f.member)), ...); }, json_fields<T>::list());
+    std::apply([&](const auto&... f) { ((out[f.name] = to_json_value(value.*f.member)), ...); },
+               json_fields<T>::list());
     return out;
   }
 }
@@ -111,7 +117,8 @@ result<void> from_json_value(const nlohmann::json& in, T& out, const std::string
     if (!std::isfinite(out)) return fail(errc::invalid_argument, "{}: not a finite number", path);
   } else if constexpr (std::is_arithmetic_v<T>) {
     if (!in.is_number_integer()) return wrong("a whole number");
-    const bool fits = in.is_number_unsigned() ? std::in_range<T>(in.get<uint64_t>()) : std::in_range<T>(in.get<int64_t>());
+    const bool fits =
+        in.is_number_unsigned() ? std::in_range<T>(in.get<uint64_t>()) : std::in_range<T>(in.get<int64_t>());
     if (!fits)
       return fail(errc::invalid_argument, "{}: {} is outside {} to {}", path, in.dump(), std::numeric_limits<T>::min(),
                   std::numeric_limits<T>::max());
@@ -173,7 +180,8 @@ nlohmann::json schema_of() {
   } else if constexpr (std::is_floating_point_v<T>) {
     return {{"type", "number"}};
   } else if constexpr (std::is_arithmetic_v<T>) {
-    return {{"type", "integer"}, {"minimum", std::numeric_limits<T>::min()}, {"maximum", std::numeric_limits<T>::max()}};
+    return {
+        {"type", "integer"}, {"minimum", std::numeric_limits<T>::min()}, {"maximum", std::numeric_limits<T>::max()}};
   } else if constexpr (is_optional<T>::value) {
     json out = schema_of<typename T::value_type>();
     out["type"] = json::array({out["type"], "null"});
@@ -186,8 +194,10 @@ nlohmann::json schema_of() {
     const auto one = [&]<class M>(const json_field<T, M>& f) {
       json p = schema_of<M>();
       p["description"] = f.help;
-      if (f.is_required) needed.push_back(f.name);
-      else p["default"] = to_json_value(defaults.*f.member);
+      if (f.is_required)
+        needed.push_back(f.name);
+      else
+        p["default"] = to_json_value(defaults.*f.member);
       properties[f.name] = std::move(p);
     };
     std::apply([&](const auto&... f) { (one(f), ...); }, json_fields<T>::list());

@@ -60,7 +60,8 @@ struct hit_question {
 };
 
 result<hit_length_plan> hit(const hit_question& q) {
-  hit_length_input in{q.prompt_tokens, q.block_hit_tokens, q.snapshots, q.block, q.backtrack, q.hit_limit, q.exact, q.encoder_layers};
+  hit_length_input in{q.prompt_tokens, q.block_hit_tokens, q.snapshots, q.block,
+                      q.backtrack,     q.hit_limit,        q.exact,     q.encoder_layers};
   if (q.snapshot && q.block > 0 && q.block_hit_tokens <= q.prompt_tokens) {
     // Wherever the hit ends there is one; the three newest boundaries would do, all of them is simpler to get right.
     for (uint64_t p = q.block; p <= q.block_hit_tokens; p += q.block) in.snapshots.push_back(static_cast<uint32_t>(p));
@@ -92,7 +93,9 @@ struct json_fields<chunk_size_plan> {
 
 template <>
 struct json_fields<budget_question> {
-  static auto list() { return std::tuple{required("budgets_ns", &budget_question::budgets_ns, "one per rank; 2^64 - 1: no opinion")}; }
+  static auto list() {
+    return std::tuple{required("budgets_ns", &budget_question::budgets_ns, "one per rank; 2^64 - 1: no opinion")};
+  }
 };
 template <>
 struct json_fields<budget_answer> {
@@ -106,7 +109,8 @@ struct json_fields<budget_answer> {
 template <>
 struct json_fields<cost_sample> {
   static auto list() {
-    return std::tuple{required("tokens", &cost_sample::tokens, "of the chunk"), required("cached", &cost_sample::cached, "before it"),
+    return std::tuple{required("tokens", &cost_sample::tokens, "of the chunk"),
+                      required("cached", &cost_sample::cached, "before it"),
                       required("time_ns", &cost_sample::time_ns, "measured")};
   }
 };
@@ -155,10 +159,14 @@ struct json_fields<hit_length_plan> {
 };
 
 void add_prefill_entries(std::vector<policy_entry>& out) {
-  out.push_back(make_entry<chunk_question>("chunk", "largest prefill chunk within a time budget, by the cost model a q^2 + b q c + d q", chunk));
-  out.push_back(make_entry<fit_question>("chunk_fit", "coefficients of the prefill cost model from measured steps, robustly", fit));
-  out.push_back(make_entry<budget_question>("group_budget", "one chunk budget for a data-parallel group: the minimum", budget));
-  out.push_back(make_entry<hit_question>("hit_length", "how much of a cached prefix is reused, how much replayed for its windows", hit));
+  out.push_back(make_entry<chunk_question>(
+      "chunk", "largest prefill chunk within a time budget, by the cost model a q^2 + b q c + d q", chunk));
+  out.push_back(make_entry<fit_question>("chunk_fit",
+                                         "coefficients of the prefill cost model from measured steps, robustly", fit));
+  out.push_back(
+      make_entry<budget_question>("group_budget", "one chunk budget for a data-parallel group: the minimum", budget));
+  out.push_back(make_entry<hit_question>(
+      "hit_length", "how much of a cached prefix is reused, how much replayed for its windows", hit));
 }
 
 }  // namespace troupe::policies

@@ -10,7 +10,8 @@ namespace troupe::policies {
 template <>
 struct json_fields<prefill_cost> {
   static auto list() {
-    return std::tuple{required("a", &prefill_cost::a, "ns per token^2"), required("b", &prefill_cost::b, "ns per token and cached token"),
+    return std::tuple{required("a", &prefill_cost::a, "ns per token^2"),
+                      required("b", &prefill_cost::b, "ns per token and cached token"),
                       required("d", &prefill_cost::d, "ns per token")};
   }
 };

@@ -1,4 +1,5 @@
-// Entries of the decisions that the serving actors take: share of a step's rows, pages, round robin, restart of a request.
+// Entries of the decisions that the serving actors take: share of a step's rows, pages, round robin, restart of a
+// request.
 #include "policies/chunk.hpp"
 #include "policies/json/entries.hpp"
 #include "policies/json/fields.hpp"
@@ -108,17 +109,22 @@ struct json_fields<resume_input> {
 template <>
 struct json_fields<resume_plan> {
   static auto list() {
-    return std::tuple{required("decoder_from", &resume_plan::decoder_from, "first token that later decoder layers run on"),
-                      required("hit_limit", &resume_plan::hit_limit, "cached blocks may be used up to here"),
-                      required("reason", &resume_plan::reason, "why")};
+    return std::tuple{
+        required("decoder_from", &resume_plan::decoder_from, "first token that later decoder layers run on"),
+        required("hit_limit", &resume_plan::hit_limit, "cached blocks may be used up to here"),
+        required("reason", &resume_plan::reason, "why")};
   }
 };
 
 void add_serving_entries(std::vector<policy_entry>& out) {
-  out.push_back(make_entry<chunk_input>("row_shares", "prompt rows of one step, shared out over the waiting prompts", plan_chunks));
-  out.push_back(make_entry<page_input>("pages", "KV pages for the next step, and who gives up when they are short", pages));
-  out.push_back(make_entry<round_robin_input>("round_robin", "next usable scheduler where no balancer runs", round_robin));
-  out.push_back(make_entry<resume_input>("restart", "where a prompt's computation starts after a crash or preemption", resume));
+  out.push_back(make_entry<chunk_input>("row_shares", "prompt rows of one step, shared out over the waiting prompts",
+                                        plan_chunks));
+  out.push_back(
+      make_entry<page_input>("pages", "KV pages for the next step, and who gives up when they are short", pages));
+  out.push_back(
+      make_entry<round_robin_input>("round_robin", "next usable scheduler where no balancer runs", round_robin));
+  out.push_back(
+      make_entry<resume_input>("restart", "where a prompt's computation starts after a crash or preemption", resume));
 }
 
 }  // namespace troupe::policies

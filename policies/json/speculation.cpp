@@ -1,8 +1,8 @@
 // Entries of the decisions about speculative decoding: lengths to verify, calibration, the off-switch.
+#include "policies/speculation.hpp"
 #include "policies/confidence.hpp"
 #include "policies/json/entries.hpp"
 #include "policies/json/fields.hpp"
-#include "policies/speculation.hpp"
 #include "policies/verify_lengths.hpp"
 
 namespace troupe::policies {
@@ -36,7 +36,8 @@ result<lengths_answer> lengths(const lengths_question& in) {
   TROUPE_TRY(auto table, make_step_cost_table(in.verify, in.draft, in.stairs));
   TROUPE_TRY(auto capacity, plan_verify_capacity(table, {flatten(in.stale), in.other_rows, in.max_drafts}));
   TROUPE_TRY(auto plan, assign_verify_lengths(flatten(in.current), capacity.capacity));
-  return lengths_answer{capacity.capacity, plan.lengths, plan.tokens, capacity.cost_ns, capacity.reason + "; " + plan.reason};
+  return lengths_answer{capacity.capacity, plan.lengths, plan.tokens, capacity.cost_ns,
+                        capacity.reason + "; " + plan.reason};
 }
 
 struct calibration_question {
@@ -65,29 +66,33 @@ result<speculation_plan> after_steps(const switch_question& in) {
 template <>
 struct json_fields<step_cost_point> {
   static auto list() {
-    return std::tuple{required("n", &step_cost_point::n, "rows or requests"), required("ns", &step_cost_point::ns, "profiled time")};
+    return std::tuple{required("n", &step_cost_point::n, "rows or requests"),
+                      required("ns", &step_cost_point::ns, "profiled time")};
   }
 };
 template <>
 struct json_fields<lengths_question> {
   static auto list() {
-    return std::tuple{required("verify", &lengths_question::verify, "profiled target step by rows; empty: nothing is trimmed"),
-                      optional("draft", &lengths_question::draft, "profiled draft pass by requests"),
-                      optional("stairs", &lengths_question::stairs, "up to here the next profiled size is paid for"),
-                      required("stale", &lengths_question::stale, "[request][draft] confidences of two steps ago; 1 for new requests"),
-                      required("current", &lengths_question::current, "[request][draft] confidences of this step"),
-                      optional("other_rows", &lengths_question::other_rows, "rows of the step that are not of these requests"),
-                      optional("max_drafts", &lengths_question::max_drafts, "cap on the total")};
+    return std::tuple{
+        required("verify", &lengths_question::verify, "profiled target step by rows; empty: nothing is trimmed"),
+        optional("draft", &lengths_question::draft, "profiled draft pass by requests"),
+        optional("stairs", &lengths_question::stairs, "up to here the next profiled size is paid for"),
+        required("stale", &lengths_question::stale,
+                 "[request][draft] confidences of two steps ago; 1 for new requests"),
+        required("current", &lengths_question::current, "[request][draft] confidences of this step"),
+        optional("other_rows", &lengths_question::other_rows, "rows of the step that are not of these requests"),
+        optional("max_drafts", &lengths_question::max_drafts, "cap on the total")};
   }
 };
 template <>
 struct json_fields<lengths_answer> {
   static auto list() {
-    return std::tuple{required("capacity", &lengths_answer::capacity, "drafts to verify in all, by the stale confidences"),
-                      required("lengths", &lengths_answer::lengths, "per request, by the current ones"),
-                      required("tokens", &lengths_answer::tokens, "expected tokens of the step"),
-                      required("cost_ns", &lengths_answer::cost_ns, "expected time of the step"),
-                      required("reason", &lengths_answer::reason, "why")};
+    return std::tuple{
+        required("capacity", &lengths_answer::capacity, "drafts to verify in all, by the stale confidences"),
+        required("lengths", &lengths_answer::lengths, "per request, by the current ones"),
+        required("tokens", &lengths_answer::tokens, "expected tokens of the step"),
+        required("cost_ns", &lengths_answer::cost_ns, "expected time of the step"),
+        required("reason", &lengths_answer::reason, "why")};
   }
 };
 
@@ -100,15 +105,18 @@ struct json_fields<confidence_sample> {
 };
 template <>
 struct json_fields<calibration_question> {
-  static auto list() { return std::tuple{required("samples", &calibration_question::samples, "verified blocks, at least 100")}; }
+  static auto list() {
+    return std::tuple{required("samples", &calibration_question::samples, "verified blocks, at least 100")};
+  }
 };
 template <>
 struct json_fields<calibration_plan> {
   static auto list() {
-    return std::tuple{required("temperatures", &calibration_plan::temperatures, "per draft position"),
-                      required("error_before", &calibration_plan::error_before, "calibration error of the survival, per position"),
-                      required("error_after", &calibration_plan::error_after, "with these temperatures"),
-                      required("reason", &calibration_plan::reason, "why")};
+    return std::tuple{
+        required("temperatures", &calibration_plan::temperatures, "per draft position"),
+        required("error_before", &calibration_plan::error_before, "calibration error of the survival, per position"),
+        required("error_after", &calibration_plan::error_after, "with these temperatures"),
+        required("reason", &calibration_plan::reason, "why")};
   }
 };
 
@@ -126,12 +134,13 @@ struct json_fields<speculation_sample> {
 template <>
 struct json_fields<switch_question> {
   static auto list() {
-    return std::tuple{required("verify", &switch_question::verify, "profiled target step by rows"),
-                      optional("draft", &switch_question::draft, "profiled draft pass by requests"),
-                      optional("stairs", &switch_question::stairs, "up to here the next profiled size is paid for"),
-                      required("requests", &switch_question::requests, "of the next step"),
-                      optional("other_rows", &switch_question::other_rows, "of the next step"),
-                      required("steps", &switch_question::steps, "measured, oldest first, of one batch size and context length")};
+    return std::tuple{
+        required("verify", &switch_question::verify, "profiled target step by rows"),
+        optional("draft", &switch_question::draft, "profiled draft pass by requests"),
+        optional("stairs", &switch_question::stairs, "up to here the next profiled size is paid for"),
+        required("requests", &switch_question::requests, "of the next step"),
+        optional("other_rows", &switch_question::other_rows, "of the next step"),
+        required("steps", &switch_question::steps, "measured, oldest first, of one batch size and context length")};
   }
 };
 template <>
@@ -144,10 +153,13 @@ struct json_fields<speculation_plan> {
 };
 
 void add_speculation_entries(std::vector<policy_entry>& out) {
-  out.push_back(make_entry<lengths_question>("verify_lengths", "how many drafted tokens of each request are verified", lengths));
-  out.push_back(make_entry<calibration_question>("confidence", "temperatures of a drafter's confidence head from verified blocks",
-                                                 [](const calibration_question& q) { return calibrate_confidence(q.samples); }));
-  out.push_back(make_entry<switch_question>("speculation", "whether the next step drafts at all, after measured steps", after_steps));
+  out.push_back(
+      make_entry<lengths_question>("verify_lengths", "how many drafted tokens of each request are verified", lengths));
+  out.push_back(
+      make_entry<calibration_question>("confidence", "temperatures of a drafter's confidence head from verified blocks",
+                                       [](const calibration_question& q) { return calibrate_confidence(q.samples); }));
+  out.push_back(make_entry<switch_question>("speculation", "whether the next step drafts at all, after measured steps",
+                                            after_steps));
 }
 
 }  // namespace troupe::policies

@@ -44,8 +44,13 @@ http_request request_to(const config::address& server) {
 }
 
 // Sends the conversation, prints the answer as it comes and returns it.
-result<std::string> turn(const config::address& server, const options& o, const std::string& model, const json& messages) {
-  json body{{"model", model}, {"messages", messages}, {"stream", true}, {"max_tokens", o.max_tokens}, {"temperature", o.temperature}};
+result<std::string> turn(const config::address& server, const options& o, const std::string& model,
+                         const json& messages) {
+  json body{{"model", model},
+            {"messages", messages},
+            {"stream", true},
+            {"max_tokens", o.max_tokens},
+            {"temperature", o.temperature}};
   if (o.seed >= 0) body["seed"] = o.seed;
   http_request r = request_to(server);
   r.target = "/v1/chat/completions";
@@ -69,7 +74,8 @@ result<std::string> turn(const config::address& server, const options& o, const 
   });
   std::fputc('\n', stdout);
   if (!done) return fail(done.error());
-  if (done->status != 200) return fail(done->status == 503 || done->status == 429 ? errc::unavailable : errc::io, "{}", error_text(*done));
+  if (done->status != 200)
+    return fail(done->status == 503 || done->status == 429 ? errc::unavailable : errc::io, "{}", error_text(*done));
   if (!broken.empty()) return fail(errc::io, "the answer broke off: {}", broken);
   return answer;
 }
@@ -84,7 +90,8 @@ int run(const options& o) {
     auto models = fetch(r);
     if (!models) return complain("chat", models.error().message, code_for(models.error()));
     json j = json::parse(models->body, nullptr, false);
-    if (models->status != 200 || !j.is_object() || !j.contains("data") || j["data"].empty()) return complain("chat", error_text(*models), failed);
+    if (models->status != 200 || !j.is_object() || !j.contains("data") || j["data"].empty())
+      return complain("chat", error_text(*models), failed);
     model = j["data"][0].value("id", "");
   }
   json messages = json::array();
@@ -111,15 +118,19 @@ void add_chat(CLI::App& app, context& ctx) {
   auto o = std::make_shared<options>();
   CLI::App* c = app.add_subcommand("chat", "Talk to a running cluster");
   o->add_to(*c);
-  c->add_option("--url", o->url, "Address of the gateway, http://HOST:PORT (an IP address), instead of a cluster on this machine");
+  c->add_option("--url", o->url,
+                "Address of the gateway, http://HOST:PORT (an IP address), instead of a cluster on this machine");
   c->add_option("--once", o->once, "Send this message, print the answer, end");
   c->add_option("--system", o->system, "System message");
   c->add_option("--model", o->model, "Model to ask for; the served one by default");
   c->add_option("--max-tokens", o->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")->capture_default_str()->check(CLI::Range(0.0, 2.0));
+  c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 2.0));
   c->add_option("--seed", o->seed, "Makes the answer repeatable");
-  c->footer("The API key, where one is needed, comes from TROUPE_API_KEY. Without --once, each line of stdin is a message.\n"
-            "Examples:\n  troupe chat --once 'hello'\n  troupe chat --url http://127.0.0.1:8000 --temperature 0");
+  c->footer(
+      "The API key, where one is needed, comes from TROUPE_API_KEY. Without --once, each line of stdin is a message.\n"
+      "Examples:\n  troupe chat --once 'hello'\n  troupe chat --url http://127.0.0.1:8000 --temperature 0");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -27,9 +27,14 @@ int run(const options& o) {
   }
   config::loaded l = config::read(o.file, o.overrides);
   for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
-  if (!l.problems.empty()) return complain("config", fmt::format("{} has {} mistake{}", o.file, l.problems.size(), l.problems.size() == 1 ? "" : "s"), usage);
-  if (o.print) fmt::print("{}", config::print(l.values));
-  else fmt::print(stderr, "{} is good\n", o.file);
+  if (!l.problems.empty())
+    return complain("config",
+                    fmt::format("{} has {} mistake{}", o.file, l.problems.size(), l.problems.size() == 1 ? "" : "s"),
+                    usage);
+  if (o.print)
+    fmt::print("{}", config::print(l.values));
+  else
+    fmt::print(stderr, "{} is good\n", o.file);
   return ok;
 }
 
@@ -41,13 +46,16 @@ void add_config(CLI::App& app, context& ctx) {
   o->add_to(*c);
   auto* explain = c->add_flag("--explain", o->explain, "Every key with type, default, bounds and meaning");
   c->add_option("TOPIC", o->topic, "Explain this SECTION or SECTION.KEY only");
-  auto* check = c->add_flag("--check", o->check, "Check the file and name every mistake (what happens without an option)");
+  auto* check =
+      c->add_flag("--check", o->check, "Check the file and name every mistake (what happens without an option)");
   auto* print = c->add_flag("--print", o->print, "Print the effective configuration with every key, as YAML");
   auto* markdown = c->add_flag("--markdown", o->markdown, "Print docs/config.md");
   print->excludes(check)->excludes(explain)->excludes(markdown);
   markdown->excludes(check)->excludes(explain);
   explain->excludes(check);
-  c->footer("Examples:\n  troupe config --explain front\n  troupe config --check -c configs/local.yaml\n  troupe config --print --set front.listen=127.0.0.1:0");
+  c->footer(
+      "Examples:\n  troupe config --explain front\n  troupe config --check -c configs/local.yaml\n  troupe config "
+      "--print --set front.listen=127.0.0.1:0");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -47,10 +47,14 @@ std::string gib(uint64_t bytes) { return fmt::format("{:.1f} GiB", double(bytes)
 
 const char* to_string(verdict v) {
   switch (v) {
-    case verdict::good: return "good";
-    case verdict::degraded: return "degraded";
-    case verdict::missing: return "missing";
-    case verdict::bad: return "bad";
+    case verdict::good:
+      return "good";
+    case verdict::degraded:
+      return "degraded";
+    case verdict::missing:
+      return "missing";
+    case verdict::bad:
+      return "bad";
   }
   return "?";
 }
@@ -90,7 +94,9 @@ finding check_cores() {
   }
   if (allowed < 2) {
     f.level = verdict::degraded;
-    f.advice = "one core for several ranks: a step waits for every rank to get its turn; raise transport.step_deadline if ranks are reported lost";
+    f.advice =
+        "one core for several ranks: a step waits for every rank to get its turn; raise transport.step_deadline if "
+        "ranks are reported lost";
   }
   return f;
 }
@@ -109,7 +115,8 @@ finding check_memory(uint64_t needed) {
   uint64_t want = std::max<uint64_t>(needed, 256ull << 20);
   if (free < want) {
     f.level = verdict::bad;
-    f.advice = fmt::format("at least {} are needed; lower prefill.pages and decode.pages, or use a larger machine", gib(want));
+    f.advice =
+        fmt::format("at least {} are needed; lower prefill.pages and decode.pages, or use a larger machine", gib(want));
   }
   return f;
 }
@@ -120,14 +127,17 @@ finding check_shared_memory(const std::string& path) {
   if (statvfs(path.c_str(), &v) != 0) {
     f.level = verdict::degraded;
     f.value = fmt::format("{}: {}", path, std::strerror(errno));
-    f.advice = "ranks on this machine will have to use TCP: set transport.shared_memory to false, or mount a tmpfs there";
+    f.advice =
+        "ranks on this machine will have to use TCP: set transport.shared_memory to false, or mount a tmpfs there";
     return f;
   }
   uint64_t free = static_cast<uint64_t>(v.f_bavail) * v.f_frsize;
   f.value = fmt::format("{}: {} free", path, gib(free));
   if (free < (128ull << 20)) {
     f.level = verdict::degraded;
-    f.advice = "page pools live there and may not fit; enlarge it (Docker: --shm-size=1g), or set transport.shared_memory to false";
+    f.advice =
+        "page pools live there and may not fit; enlarge it (Docker: --shm-size=1g), or set transport.shared_memory to "
+        "false";
   }
   return f;
 }
@@ -148,11 +158,13 @@ std::vector<finding> check_ucx() {
   finding version{"ucx", verdict::good, ucp_get_version_string(), ""};
   if (std::string(UCX_BUILD_VERSION).rfind(version.value.substr(0, version.value.rfind('.')), 0) != 0) {
     version.level = verdict::degraded;
-    version.advice = std::string("built against ") + UCX_BUILD_VERSION + "; run with the library that it was built with";
+    version.advice =
+        std::string("built against ") + UCX_BUILD_VERSION + "; run with the library that it was built with";
   }
   out.push_back(version);
   for (bool shared : {true, false}) {
-    finding f{shared ? "data plane, shared memory" : "data plane, tcp", verdict::good, "a transport starts and allocates memory", ""};
+    finding f{shared ? "data plane, shared memory" : "data plane, tcp", verdict::good,
+              "a transport starts and allocates memory", ""};
     transport::options o;
     o.shared_memory = shared;
     auto t = transport::make_ucx_transport(o);
@@ -160,7 +172,8 @@ std::vector<finding> check_ucx() {
     if (!region) {
       f.level = shared ? verdict::degraded : verdict::bad;
       f.value = region.error().message;
-      f.advice = shared ? "set transport.shared_memory to false, or make room in /dev/shm" : "a network interface (at least lo) must be up";
+      f.advice = shared ? "set transport.shared_memory to false, or make room in /dev/shm"
+                        : "a network interface (at least lo) must be up";
     }
     out.push_back(f);
   }
@@ -179,9 +192,12 @@ finding check_cuda() {
   int n = 0;
   int rc = init ? init(0) : -1;
   if (rc == 0 && count) rc = count(&n);
-  if (rc != 0) f.value = fmt::format("the NVIDIA driver answers error {}", rc);
-  else if (n == 0) f.value = "the NVIDIA driver sees no device";
-  else f = {"cuda", verdict::good, fmt::format("{} device{}", n, n == 1 ? "" : "s"), ""};
+  if (rc != 0)
+    f.value = fmt::format("the NVIDIA driver answers error {}", rc);
+  else if (n == 0)
+    f.value = "the NVIDIA driver sees no device";
+  else
+    f = {"cuda", verdict::good, fmt::format("{} device{}", n, n == 1 ? "" : "s"), ""};
   if (f.level == verdict::good && !TROUPE_HAVE_CUDA) {
     f.level = verdict::missing;
     f.advice = "this build has no CUDA toolkit; install it and configure again";
@@ -199,8 +215,10 @@ finding check_nccl() {
   }
   auto get = reinterpret_cast<int (*)(int*)>(dlsym(lib, "ncclGetVersion"));
   int v = 0;
-  if (get && get(&v) == 0) f = {"nccl", verdict::good, fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100), ""};
-  else f.value = "libnccl.so.2 does not answer";
+  if (get && get(&v) == 0)
+    f = {"nccl", verdict::good, fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100), ""};
+  else
+    f.value = "libnccl.so.2 does not answer";
   dlclose(lib);
   return f;
 }
@@ -237,7 +255,8 @@ finding check_port(const config::address& a) {
 }
 
 std::vector<finding> examine(const doctor_request& request) {
-  std::vector<finding> out{check_cpu(), check_cores(), check_memory(request.memory_needed), check_shared_memory("/dev/shm"), check_files()};
+  std::vector<finding> out{check_cpu(), check_cores(), check_memory(request.memory_needed),
+                           check_shared_memory("/dev/shm"), check_files()};
   for (auto& f : check_ucx()) out.push_back(std::move(f));
   out.push_back(check_cuda());
   out.push_back(check_nccl());

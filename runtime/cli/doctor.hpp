@@ -29,8 +29,8 @@ struct doctor_request {
   uint64_t memory_needed = 0;            // bytes for page pools and the model, 0: unknown
 };
 
-/// Looks at CPU, memory, shared memory, limits, UCX, GPUs, ports, and the model. Takes well under a second; changes nothing
-/// on the machine.
+/// Looks at CPU, memory, shared memory, limits, UCX, GPUs, ports, and the model. Takes well under a second; changes
+/// nothing on the machine.
 std::vector<finding> examine(const doctor_request& request);
 
 /// The parts, for the tests. Each never throws.

@@ -32,7 +32,8 @@ int run(const options& o, bool with_config) {
   bool bad = std::any_of(findings.begin(), findings.end(), [](const finding& f) { return f.level == verdict::bad; });
   if (o.json) {
     auto list = nlohmann::ordered_json::array();
-    for (const auto& f : findings) list.push_back({{"name", f.name}, {"verdict", to_string(f.level)}, {"value", f.value}, {"advice", f.advice}});
+    for (const auto& f : findings)
+      list.push_back({{"name", f.name}, {"verdict", to_string(f.level)}, {"value", f.value}, {"advice", f.advice}});
     fmt::print("{}\n", list.dump(2));
   } else {
     for (const auto& f : findings) {
@@ -50,10 +51,15 @@ void add_doctor(CLI::App& app, context& ctx) {
   o->file.clear();
   CLI::App* c = app.add_subcommand("doctor", "What this machine can do, and why not");
   auto* config = c->add_option("-c,--config", o->file, "Also check what this configuration needs: ports, model");
-  c->add_option("--set", o->overrides, "Override one key, SECTION.KEY=VALUE")->take_all()->allow_extra_args(false)->needs(config);
+  c->add_option("--set", o->overrides, "Override one key, SECTION.KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->needs(config);
   c->add_option("--model", o->model, "Also check the checkpoint in this folder");
   c->add_flag("--json", o->json, "As JSON");
-  c->footer("Exit code 1 if something that Troupe needs is bad; missing optional parts are no failure.\nExamples:\n  troupe doctor\n  troupe doctor -c configs/local.yaml --model tests/data/tiny-v41");
+  c->footer(
+      "Exit code 1 if something that Troupe needs is bad; missing optional parts are no failure.\nExamples:\n  troupe "
+      "doctor\n  troupe doctor -c configs/local.yaml --model tests/data/tiny-v41");
   c->callback([o, &ctx] { ctx.result = run(*o, !o->file.empty()); });
 }
 

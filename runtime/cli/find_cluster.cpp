@@ -16,9 +16,12 @@ int code_for(const error& e) {
     case errc::unavailable:
     case errc::timeout:
     case errc::not_found:
-    case errc::peer_lost: return unavailable;
-    case errc::invalid_argument: return usage;
-    default: return failed;
+    case errc::peer_lost:
+      return unavailable;
+    case errc::invalid_argument:
+      return usage;
+    default:
+      return failed;
   }
 }
 

@@ -63,7 +63,8 @@ result<std::vector<std::string>> prompts_of(const options& o) {
   return out;
 }
 
-result<std::vector<std::vector<int32_t>>> encode(const options& o, const recipe::recipe* r, const std::vector<std::string>& texts) {
+result<std::vector<std::vector<int32_t>>> encode(const options& o, const recipe::recipe* r,
+                                                 const std::vector<std::string>& texts) {
   std::vector<std::vector<int32_t>> out;
   if (!o.ids.empty()) {
     out.push_back(o.ids);
@@ -77,16 +78,21 @@ result<std::vector<std::vector<int32_t>>> encode(const options& o, const recipe:
   return out;
 }
 
-void print_answer(const options& o, const recipe::recipe* r, size_t index, const std::vector<int32_t>& prompt, const answer& a) {
+void print_answer(const options& o, const recipe::recipe* r, size_t index, const std::vector<int32_t>& prompt,
+                  const answer& a) {
   std::string text = r ? r->tokens().decode(a.tokens) : "";
   if (!o.as_json) {
-    if (r) fmt::print("{}\n", text);
-    else fmt::print("{}\n", json(a.tokens).dump());
+    if (r)
+      fmt::print("{}\n", text);
+    else
+      fmt::print("{}\n", json(a.tokens).dump());
     return;
   }
   json j{{"index", index}, {"prompt_tokens", prompt.size()}, {"tokens", a.tokens}};
   if (r) j["text"] = text;
-  j["finish"] = a.last.finish == kernels::finish_reason::stop ? "stop" : a.last.finish == kernels::finish_reason::length ? "length" : "error";
+  j["finish"] = a.last.finish == kernels::finish_reason::stop     ? "stop"
+                : a.last.finish == kernels::finish_reason::length ? "length"
+                                                                  : "error";
   j["drafted"] = a.last.usage.drafted;
   j["accepted"] = a.last.usage.accepted;
   if (a.last.failure != errc{}) j["error"] = a.last.failure_text;
@@ -98,16 +104,21 @@ int run(const options& o) {
   if (!o.model.empty()) overrides.push_back("model.path=" + o.model);
   if (o.threads > 0) overrides.push_back("decode.threads=" + std::to_string(o.threads));
   if (o.no_speculation) overrides.push_back("engine.speculation=false");
-  config::loaded l = o.file.empty() ? config::read_text("", "defaults", ".", overrides) : config::read(o.file, overrides);
+  config::loaded l =
+      o.file.empty() ? config::read_text("", "defaults", ".", overrides) : config::read(o.file, overrides);
   for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
-  if (!l.problems.empty()) return complain("generate", "give a checkpoint with --model, or a configuration with -c", usage);
+  if (!l.problems.empty())
+    return complain("generate", "give a checkpoint with --model, or a configuration with -c", usage);
   log::init("generate", o.log_level);
   std::unique_ptr<recipe::recipe> text;
   if (o.ids.empty()) {
     result<std::unique_ptr<recipe::recipe>> r = fail(errc::internal, "");
-    if (l.values.model.tokenizer.empty()) r = recipe::recipe::load(l.values.model.path);
-    else if (auto t = recipe::tokenizer::load(l.values.model.tokenizer)) r = recipe::recipe::make(std::move(*t));
-    else r = fail(t.error());
+    if (l.values.model.tokenizer.empty())
+      r = recipe::recipe::load(l.values.model.path);
+    else if (auto t = recipe::tokenizer::load(l.values.model.tokenizer))
+      r = recipe::recipe::make(std::move(*t));
+    else
+      r = fail(t.error());
     if (!r) return complain("generate", r.error().message, usage);
     text = std::move(*r);
   }
@@ -116,7 +127,9 @@ int run(const options& o) {
   auto prompts = encode(o, text.get(), *texts);
   if (!prompts) return complain("generate", prompts.error().message, usage);
   auto generator = node::make_local_generator(l.values);
-  if (!generator) return complain("generate", generator.error().message, generator.error().code == errc::timeout ? unavailable : usage);
+  if (!generator)
+    return complain("generate", generator.error().message,
+                    generator.error().code == errc::timeout ? unavailable : usage);
   uint64_t seed = o.seed >= 0 ? static_cast<uint64_t>(o.seed) : entropy_seed() >> 1;
   if (o.temperature > 0) fmt::print(stderr, "seed {}\n", seed);
 
@@ -154,14 +167,15 @@ int run(const options& o) {
     b->changed.wait(lock, [&] { return b->answers[i].done; });
     const answer& a = b->answers[i];
     print_answer(o, text.get(), i, (*prompts)[i], a);
-    if (a.last.failure != errc{}) bad = true, complain("generate", fmt::format("prompt {}: {}", i, a.last.failure_text), failed);
+    if (a.last.failure != errc{})
+      bad = true, complain("generate", fmt::format("prompt {}: {}", i, a.last.failure_text), failed);
     tokens += a.tokens.size();
     drafted += a.last.usage.drafted;
     accepted += a.last.usage.accepted;
   }
   double seconds = std::chrono::duration<double>(steady_clock().now() - begin).count();
-  fmt::print(stderr, "{} prompts, {} tokens in {:.2f} s ({:.1f} tokens/s); drafts: {} of {} accepted\n", prompts->size(), tokens, seconds,
-             double(tokens) / seconds, accepted, drafted);
+  fmt::print(stderr, "{} prompts, {} tokens in {:.2f} s ({:.1f} tokens/s); drafts: {} of {} accepted\n",
+             prompts->size(), tokens, seconds, double(tokens) / seconds, accepted, drafted);
   return bad ? failed : ok;
 }
 
@@ -176,11 +190,18 @@ void add_generate(CLI::App& app, context& ctx) {
   c->add_option("--model", o->model, "Checkpoint folder");
   auto* prompt = c->add_option("--prompt", o->prompt, "The prompt");
   auto* file = c->add_option("--prompts", o->prompts_file, "File with one prompt a line; - is stdin")->excludes(prompt);
-  c->add_option("--ids", o->ids, "The prompt as token ids, separated by commas")->delimiter(',')->excludes(prompt)->excludes(file);
+  c->add_option("--ids", o->ids, "The prompt as token ids, separated by commas")
+      ->delimiter(',')
+      ->excludes(prompt)
+      ->excludes(file);
   c->add_flag("--chat", o->chat, "Each prompt is the first user message of a chat");
   c->add_option("--max-tokens", o->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")->capture_default_str()->check(CLI::Range(0.0, 2.0));
-  c->add_option("--top-p", o->top_p, "Sample from the likeliest tokens of this total probability")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 2.0));
+  c->add_option("--top-p", o->top_p, "Sample from the likeliest tokens of this total probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   c->add_option("--top-k", o->top_k, "Sample from that many likeliest tokens; 0: all")->capture_default_str();
   c->add_option("--seed", o->seed, "Seed of the first prompt; the others count on");
   c->add_flag("--ignore-eos", o->ignore_eos, "Go on after the end-of-sequence token");
@@ -188,8 +209,9 @@ void add_generate(CLI::App& app, context& ctx) {
   c->add_option("--threads", o->threads, "Compute threads");
   c->add_flag("--json", o->as_json, "One JSON object a line: tokens, text, finish, drafts");
   c->add_option("--log-level", o->log_level, "debug, info, warning, error, off")->capture_default_str();
-  c->footer("Examples:\n  troupe generate --model tests/data/tiny-v41 --prompt 'once upon' --max-tokens 32\n"
-            "  troupe generate --model DIR --prompts prompts.txt --json --temperature 0.8 --seed 7");
+  c->footer(
+      "Examples:\n  troupe generate --model tests/data/tiny-v41 --prompt 'once upon' --max-tokens 32\n"
+      "  troupe generate --model DIR --prompts prompts.txt --json --temperature 0.8 --seed 7");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -26,7 +26,8 @@ class connection {
     std::string host = request_.server.host == "localhost" ? "127.0.0.1" : request_.server.host;
     auto address = asio::ip::make_address(host, ec);
     if (ec) return fail(errc::invalid_argument, "{}: {}", host, ec.message());
-    TROUPE_TRY(auto none, run([&](auto done) { stream_.async_connect(tcp::endpoint(address, request_.server.port), done); }));
+    TROUPE_TRY(auto none,
+               run([&](auto done) { stream_.async_connect(tcp::endpoint(address, request_.server.port), done); }));
     (void)none;
     http::request<http::string_body> m{request_.body.empty() ? http::verb::get : http::verb::post, request_.target, 11};
     m.set(http::field::host, request_.server.text());
@@ -35,18 +36,18 @@ class connection {
     if (!request_.body.empty()) m.set(http::field::content_type, "application/json");
     m.body() = request_.body;
     m.prepare_payload();
-    TROUPE_TRY(none, run([&](auto done) {
-      http::async_write(stream_, m, [done](auto e, size_t) { done(e); });
-    }));
+    TROUPE_TRY(none, run([&](auto done) { http::async_write(stream_, m, [done](auto e, size_t) { done(e); }); }));
     parser_.body_limit(std::numeric_limits<uint64_t>::max());
     TROUPE_TRY(none, run([&](auto done) {
-      http::async_read_header(stream_, buffer_, parser_, [done](auto e, size_t) { done(e); });
-    }));
+                 http::async_read_header(stream_, buffer_, parser_, [done](auto e, size_t) { done(e); });
+               }));
     return {};
   }
 
   int status() const { return static_cast<int>(parser_.get().result_int()); }
-  bool is_stream() const { return parser_.get()[http::field::content_type].find("text/event-stream") != beast::string_view::npos; }
+  bool is_stream() const {
+    return parser_.get()[http::field::content_type].find("text/event-stream") != beast::string_view::npos;
+  }
 
   // The next piece of the body; empty at its end.
   result<std::string_view> next() {
@@ -55,7 +56,9 @@ class connection {
       parser_.get().body().size = piece_.size();
       parser_.get().body().more = true;
       auto read = run([&](auto done) {
-        http::async_read_some(stream_, buffer_, parser_, [done](auto e, size_t) { done(e == http::error::need_buffer ? boost::system::error_code() : e); });
+        http::async_read_some(stream_, buffer_, parser_, [done](auto e, size_t) {
+          done(e == http::error::need_buffer ? boost::system::error_code() : e);
+        });
       });
       if (!read) return fail(read.error());
       size_t n = piece_.size() - parser_.get().body().size;
@@ -77,7 +80,8 @@ class connection {
     stream_.expires_never();
     if (!out) return nothing{};
     if (out == beast::error::timeout) return fail(errc::timeout, "{} was silent for too long", request_.server.text());
-    if (out == asio::error::connection_refused) return fail(errc::unavailable, "nobody listens at {}", request_.server.text());
+    if (out == asio::error::connection_refused)
+      return fail(errc::unavailable, "nobody listens at {}", request_.server.text());
     return fail(errc::io, "connection to {}: {}", request_.server.text(), out.message());
   }
 

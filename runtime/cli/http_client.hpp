@@ -17,8 +17,8 @@ struct http_request {
   config::address server;
   std::string target = "/";
   std::string body;
-  std::string api_key;                                  // empty: none is sent
-  nanoseconds silence = std::chrono::seconds(60);       // longest wait for the connection, the answer, or its next byte
+  std::string api_key;                             // empty: none is sent
+  nanoseconds silence = std::chrono::seconds(60);  // longest wait for the connection, the answer, or its next byte
 };
 
 /// The whole answer.
@@ -27,12 +27,12 @@ struct http_response {
   std::string body;
 };
 
-/// Sends a request and reads the answer. unavailable when nobody listens, timeout after a silence, io when the connection
-/// breaks. An answer with an error status is a response, not an error. Blocks the calling thread.
+/// Sends a request and reads the answer. unavailable when nobody listens, timeout after a silence, io when the
+/// connection breaks. An answer with an error status is a response, not an error. Blocks the calling thread.
 result<http_response> fetch(const http_request& r);
 
-/// The same for an SSE stream: `on_data` gets the text after each "data: " as it arrives, "[DONE]" left out, and returns
-/// false to stop. An answer that is not a stream (an error object) is returned in `body`.
+/// The same for an SSE stream: `on_data` gets the text after each "data: " as it arrives, "[DONE]" left out, and
+/// returns false to stop. An answer that is not a stream (an error object) is returned in `body`.
 result<http_response> fetch_stream(const http_request& r, const std::function<bool(std::string_view)>& on_data);
 
 /// The message of an OpenAI error object, or the body itself when it is none.

@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
   for (const auto* c : app.get_subcommands({})) names.push_back(c->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
     std::string near = troupe::config::nearest(argv[1], names);
-    fmt::print(stderr, "troupe: there is no command '{}'{}\n", argv[1], near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
+    fmt::print(stderr, "troupe: there is no command '{}'{}\n", argv[1],
+               near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
     return usage;
   }
   try {

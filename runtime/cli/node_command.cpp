@@ -21,13 +21,19 @@ int run(const options& o) {
   request.seat = o.seat;
   request.report_fd = o.report_fd;
   bool director = o.seat == "director";
-  if (!director && o.join.empty()) return complain("node", "--join HOST:PORT is needed, the address of the director; or start one with --seat director", usage);
+  if (!director && o.join.empty())
+    return complain(
+        "node", "--join HOST:PORT is needed, the address of the director; or start one with --seat director", usage);
   if (director && !o.join.empty()) return complain("node", "a director joins nobody; leave --join out", usage);
   if (!o.join.empty()) {
     auto join = config::parse_address(o.join);
     if (!join) return complain("node", "--join: " + join.error().message, usage);
     if (!join->loopback()) {
-      return complain("node", "--join: " + o.join + " is not a loopback address: the actor network is neither encrypted nor authenticated in this version", usage);
+      return complain(
+          "node",
+          "--join: " + o.join +
+              " is not a loopback address: the actor network is neither encrypted nor authenticated in this version",
+          usage);
     }
     request.join = *join;
   }
@@ -41,11 +47,14 @@ void add_node(CLI::App& app, context& ctx) {
   auto o = std::make_shared<options>();
   CLI::App* c = app.add_subcommand("node", "One process of a cluster");
   o->add_to(*c);
-  c->add_option("--seat", o->seat, "director, front/0, prefill-0/0, decode-0/1, or a group such as decode-0; any free seat by default");
+  c->add_option("--seat", o->seat,
+                "director, front/0, prefill-0/0, decode-0/1, or a group such as decode-0; any free seat by default");
   c->add_option("--join", o->join, "Address of the director, HOST:PORT");
   c->add_option("--report-fd", o->report_fd, "File descriptor for reports to a supervisor")->group("");
-  c->footer("SIGTERM or Ctrl-C drains: unready, no new requests, running ones finish, leave. A second one ends at once.\n"
-            "Examples:\n  troupe node --seat director --set director.listen=127.0.0.1:7000\n  troupe node --seat decode-0/1 --join 127.0.0.1:7000");
+  c->footer(
+      "SIGTERM or Ctrl-C drains: unready, no new requests, running ones finish, leave. A second one ends at once.\n"
+      "Examples:\n  troupe node --seat director --set director.listen=127.0.0.1:7000\n  troupe node --seat decode-0/1 "
+      "--join 127.0.0.1:7000");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -31,7 +31,8 @@ int run(const options& o) {
   if (!o.schema.empty()) {
     const auto* e = policies::find_policy(o.schema);
     if (!e) return unknown(o.schema);
-    fmt::print("{}\n", json{{"name", e->name}, {"help", e->help}, {"input", e->input()}, {"output", e->output()}}.dump(2));
+    fmt::print("{}\n",
+               json{{"name", e->name}, {"help", e->help}, {"input", e->input()}, {"output", e->output()}}.dump(2));
     return ok;
   }
   if (o.name.empty()) return complain("policy", "name a decision, or --list, or --schema NAME", usage);
@@ -61,8 +62,9 @@ void add_policy(CLI::App& app, context& ctx) {
   auto* schema = c->add_option("--schema", o->schema, "JSON Schema of input and output of one decision");
   list->excludes(name)->excludes(schema);
   schema->excludes(name);
-  c->footer("Exit codes: 0 a plan, 1 the input makes no sense to the decision, 2 no such decision or no JSON.\n"
-            "Example:\n  echo '{\"usable\": [true, true], \"last\": 0}' | troupe policy round_robin");
+  c->footer(
+      "Exit codes: 0 a plan, 1 the input makes no sense to the decision, 2 no such decision or no JSON.\n"
+      "Example:\n  echo '{\"usable\": [true, true], \"last\": 0}' | troupe policy round_robin");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -51,8 +51,12 @@ void add_status(CLI::App& app, context& ctx) {
   c->add_option("--director", o->director, "Address of the director, HOST:PORT, instead of a cluster on this machine");
   c->add_flag("--json", o->json, "As JSON");
   c->add_flag("--watch", o->watch, "Again and again, until Ctrl-C");
-  c->add_option("--interval", o->interval, "Seconds between two looks of --watch")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
-  c->footer("Exit code 0 when every seat is filled and ready, 1 when not, 3 when no cluster was found.\nExamples:\n  troupe status\n  troupe status --watch\n  troupe status --json --run-dir DIR");
+  c->add_option("--interval", o->interval, "Seconds between two looks of --watch")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 3600.0));
+  c->footer(
+      "Exit code 0 when every seat is filled and ready, 1 when not, 3 when no cluster was found.\nExamples:\n  troupe "
+      "status\n  troupe status --watch\n  troupe status --json --run-dir DIR");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

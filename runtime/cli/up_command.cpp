@@ -52,7 +52,9 @@ int watch(node::local_cluster& c, const options& o) {
     auto going_on = c.watch(std::chrono::milliseconds(shell > 0 ? 100 : 60000));
     int status = 0;
     if (shell > 0 && waitpid(shell, &status, WNOHANG) == shell) {
-      return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? ok : complain("up", "the command of --then: " + node::describe_exit(status), failed);
+      return WIFEXITED(status) && WEXITSTATUS(status) == 0
+                 ? ok
+                 : complain("up", "the command of --then: " + node::describe_exit(status), failed);
     }
     if (going_on && *going_on) continue;
     if (shell > 0) {
@@ -76,26 +78,33 @@ int run(const options& o, const std::string& program) {
   request.run_dir = o.run_dir.empty() ? node::default_run_dir(s->cluster.name) : o.run_dir;
   request.ready_within = std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(o.ready_within));
   auto cluster = node::local_cluster::start(request);
-  if (!cluster) return complain("up", cluster.error().message, cluster.error().code == errc::cancelled ? ok : code_for(cluster.error()));
+  if (!cluster)
+    return complain("up", cluster.error().message,
+                    cluster.error().code == errc::cancelled ? ok : code_for(cluster.error()));
   const auto& facts = (*cluster)->facts();
   {
     node::actor_net net({});
     auto director = config::parse_address(facts.director);
     auto picture = node::take_picture(net, *director, std::chrono::seconds(5));
-    if (picture) fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, facts.http));
-    else complain("up", picture.error().message, unavailable);
+    if (picture)
+      fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, facts.http));
+    else
+      complain("up", picture.error().message, unavailable);
     std::fflush(stdout);
   }
   fmt::print(stderr,
              "\n{} is served at http://{}/v1; logs are in {}\n"
              "  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-             "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}], \"max_tokens\": 32}}'\n",
+             "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}], "
+             "\"max_tokens\": 32}}'\n",
              facts.model, facts.http, (*cluster)->run_dir(), facts.http, facts.model);
   if (o.then.empty()) fmt::print(stderr, "Ctrl-C stops it.\n");
   int code = watch(**cluster, o);
   fmt::print(stderr, "stopping\n");
   auto killed = (*cluster)->stop();
-  for (const auto& name : killed) complain("up", fmt::format("{} did not stop by itself and was killed, or ended with an error; see its log", name), failed);
+  for (const auto& name : killed)
+    complain("up", fmt::format("{} did not stop by itself and was killed, or ended with an error; see its log", name),
+             failed);
   return code == ok && !killed.empty() ? failed : code;
 }
 
@@ -106,13 +115,20 @@ void add_up(CLI::App& app, context& ctx) {
   CLI::App* c = app.add_subcommand("up", "A whole cluster on this machine, one process per node");
   o->add_to(*c);
   c->add_option("--run-dir", o->run_dir, "Folder for logs and cluster.json; by default one per cluster name and user");
-  c->add_option("--then", o->then, "When ready, run this shell command (TROUPE_URL, TROUPE_MODEL, TROUPE_RUN_DIR are set), then stop");
-  c->add_option("--ready-within", o->ready_within, "Seconds until a canary request must have gone through")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
+  c->add_option("--then", o->then,
+                "When ready, run this shell command (TROUPE_URL, TROUPE_MODEL, TROUPE_RUN_DIR are set), then stop");
+  c->add_option("--ready-within", o->ready_within, "Seconds until a canary request must have gone through")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
   c->add_flag("--json", o->json, "Print the nodes as JSON");
-  c->footer("Prints the table of nodes when a canary request went through, then runs until Ctrl-C, which stops everything; a second\n"
-            "Ctrl-C does so at once. Exit code 0 after a stop, 1 if a process died or the command of --then failed, 2 for a wrong\n"
-            "configuration, 3 if the cluster did not become ready.\n"
-            "Examples:\n  troupe up\n  troupe up -c configs/local.yaml --set front.listen=127.0.0.1:0\n  troupe up --then 'curl -s $TROUPE_URL/v1/models'");
+  c->footer(
+      "Prints the table of nodes when a canary request went through, then runs until Ctrl-C, which stops everything; a "
+      "second\n"
+      "Ctrl-C does so at once. Exit code 0 after a stop, 1 if a process died or the command of --then failed, 2 for a "
+      "wrong\n"
+      "configuration, 3 if the cluster did not become ready.\n"
+      "Examples:\n  troupe up\n  troupe up -c configs/local.yaml --set front.listen=127.0.0.1:0\n  troupe up --then "
+      "'curl -s $TROUPE_URL/v1/models'");
   c->callback([o, &ctx] { ctx.result = run(*o, ctx.program); });
 }
 

@@ -24,7 +24,8 @@ int run(const options& o) {
   if (o.isa != "auto") {
     auto named = kernels::cpu::isa_from_string(o.isa);
     if (!named) return complain("verify", "--isa " + o.isa + ": known are auto, portable, avx2, avx512", usage);
-    if (!kernels::cpu::supported(*named)) return complain("verify", "--isa " + o.isa + ": this CPU does not have it", usage);
+    if (!kernels::cpu::supported(*named))
+      return complain("verify", "--isa " + o.isa + ": this CPU does not have it", usage);
     which = *named;
   }
   auto model = kernels::load_model(o.model);
@@ -38,16 +39,18 @@ int run(const options& o) {
   for (const auto& r : *rows) {
     missed += r.pass ? 0 : 1;
     if (o.json) {
-      nlohmann::ordered_json j{{"name", r.name}, {"max_abs", r.max_abs}, {"max_rel", r.max_rel}, {"pass", r.pass}, {"note", r.note}};
+      nlohmann::ordered_json j{
+          {"name", r.name}, {"max_abs", r.max_abs}, {"max_rel", r.max_rel}, {"pass", r.pass}, {"note", r.note}};
       fmt::print("{}\n", j.dump());
     } else {
-      fmt::print("{:<{}}  {:>10.3e}  {:>10.3e}  {}{}\n", r.name, width, r.max_abs, r.max_rel, r.pass ? "ok" : "MISS", r.note.empty() ? "" : "  " + r.note);
+      fmt::print("{:<{}}  {:>10.3e}  {:>10.3e}  {}{}\n", r.name, width, r.max_abs, r.max_rel, r.pass ? "ok" : "MISS",
+                 r.note.empty() ? "" : "  " + r.note);
     }
   }
   std::fflush(stdout);
   if (rows->empty()) return complain("verify", o.golden + " holds no golden tensor", usage);
-  fmt::print(stderr, "{} of {} golden tensors within their tolerance ({}, {} thread{})\n", rows->size() - missed, rows->size(),
-             kernels::cpu::to_string(which), o.threads, o.threads == 1 ? "" : "s");
+  fmt::print(stderr, "{} of {} golden tensors within their tolerance ({}, {} thread{})\n", rows->size() - missed,
+             rows->size(), kernels::cpu::to_string(which), o.threads, o.threads == 1 ? "" : "s");
   return missed == 0 ? ok : failed;
 }
 
@@ -57,12 +60,15 @@ void add_verify(CLI::App& app, context& ctx) {
   auto o = std::make_shared<options>();
   CLI::App* c = app.add_subcommand("verify", "The engine against golden tensors");
   c->add_option("--model", o->model, "Checkpoint folder")->required();
-  c->add_option("--golden", o->golden, "Folder with golden.json and golden.safetensors; the checkpoint's folder by default");
+  c->add_option("--golden", o->golden,
+                "Folder with golden.json and golden.safetensors; the checkpoint's folder by default");
   c->add_option("--isa", o->isa, "auto, portable, avx2, avx512")->capture_default_str();
   c->add_option("--threads", o->threads, "Compute threads")->capture_default_str()->check(CLI::Range(1, 256));
   c->add_flag("--json", o->json, "One JSON object a line");
-  c->footer("One line per golden tensor: largest absolute and relative difference, and the verdict. Exit code 1 on any miss.\n"
-            "Example:\n  troupe verify --model tests/data/tiny-v41 --golden tests/data/tiny-v41");
+  c->footer(
+      "One line per golden tensor: largest absolute and relative difference, and the verdict. Exit code 1 on any "
+      "miss.\n"
+      "Example:\n  troupe verify --model tests/data/tiny-v41 --golden tests/data/tiny-v41");
   c->callback([o, &ctx] {
     if (o->golden.empty()) o->golden = o->model;
     ctx.result = run(*o);

@@ -1,7 +1,7 @@
 // troupe version: what was built, and with what.
-#include <caf/config.hpp>
 #include <fmt/format.h>
 #include <ucp/api/ucp.h>
+#include <caf/config.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -40,8 +40,10 @@ void add_version(CLI::App& app, context& ctx) {
     } else {
       for (const auto& [k, v] : j.items()) {
         std::string text;
-        if (v.is_array()) for (const auto& e : v) text += (text.empty() ? "" : ", ") + e.get<std::string>();
-        else text = v.is_string() ? v.get<std::string>() : v.dump();
+        if (v.is_array())
+          for (const auto& e : v) text += (text.empty() ? "" : ", ") + e.get<std::string>();
+        else
+          text = v.is_string() ? v.get<std::string>() : v.dump();
         fmt::print("{:<18} {}\n", k, text);
       }
     }

@@ -16,10 +16,14 @@ namespace fs = std::filesystem;
 
 const char* kind_name(const YAML::Node& n) {
   switch (n.Type()) {
-    case YAML::NodeType::Map: return "a map";
-    case YAML::NodeType::Sequence: return "a list";
-    case YAML::NodeType::Null: return "nothing";
-    default: return "a value";
+    case YAML::NodeType::Map:
+      return "a map";
+    case YAML::NodeType::Sequence:
+      return "a list";
+    case YAML::NodeType::Null:
+      return "nothing";
+    default:
+      return "a value";
   }
 }
 
@@ -29,7 +33,8 @@ struct reader {
 
   void report(YAML::Mark mark, std::string key, std::string message) {
     bool known = mark.line >= 0;
-    out.problems.push_back({file, known ? mark.line + 1 : 0, known ? mark.column + 1 : 0, std::move(key), std::move(message)});
+    out.problems.push_back(
+        {file, known ? mark.line + 1 : 0, known ? mark.column + 1 : 0, std::move(key), std::move(message)});
   }
 
   // Sets one key; `where` is the position of its value.
@@ -45,7 +50,9 @@ struct reader {
         return report(key_mark, full, "has no value; expected " + f.type + ", e.g. " + f.default_text);
       }
       if (!value.IsScalar() && !value.IsNull()) {
-        return report(mark, full, std::string("is ") + kind_name(value) + "; expected " + f.type + (f.default_text.empty() ? "" : ", e.g. " + f.default_text));
+        return report(mark, full,
+                      std::string("is ") + kind_name(value) + "; expected " + f.type +
+                          (f.default_text.empty() ? "" : ", e.g. " + f.default_text));
       }
       std::string text = value.IsNull() ? "" : value.Scalar();
       if (f.is_path && !text.empty()) text = (fs::path(folder) / text).lexically_normal().string();
@@ -55,7 +62,9 @@ struct reader {
     std::string near = nearest(key, names);
     std::string list;
     for (const auto& n : names) list += (list.empty() ? "" : ", ") + n;
-    report(key_mark, full, near.empty() ? "unknown key; section " + table.name + " has: " + list : "unknown key; did you mean " + near + "?");
+    report(key_mark, full,
+           near.empty() ? "unknown key; section " + table.name + " has: " + list
+                        : "unknown key; did you mean " + near + "?");
   }
 
   void set_in(const std::string& section_name, const std::string& key, const YAML::Node& value, YAML::Mark mark) {
@@ -74,12 +83,15 @@ struct reader {
       list += (list.empty() ? "" : ", ") + table.name;
     });
     std::string near = nearest(name, names);
-    report(mark, name, near.empty() ? "unknown section; there are: " + list : "unknown section; did you mean " + near + "?");
+    report(mark, name,
+           near.empty() ? "unknown section; there are: " + list : "unknown section; did you mean " + near + "?");
   }
 
   void document(const YAML::Node& root) {
     if (root.IsNull()) return;
-    if (!root.IsMap()) return report(root.Mark(), "", std::string("the file holds ") + kind_name(root) + "; expected sections, e.g. `model:`");
+    if (!root.IsMap())
+      return report(root.Mark(), "",
+                    std::string("the file holds ") + kind_name(root) + "; expected sections, e.g. `model:`");
     std::set<std::string> seen;
     for (const auto& s : root) {
       std::string name = s.first.IsScalar() ? s.first.Scalar() : "?";
@@ -95,11 +107,14 @@ struct reader {
         std::set<std::string> keys;
         for (const auto& k : s.second) {
           std::string key = k.first.IsScalar() ? k.first.Scalar() : "?";
-          if (!keys.insert(key).second) report(k.first.Mark(), name + "." + key, "the key appears twice");
-          else set_in(name, key, k.second, k.first.Mark());
+          if (!keys.insert(key).second)
+            report(k.first.Mark(), name + "." + key, "the key appears twice");
+          else
+            set_in(name, key, k.second, k.first.Mark());
         }
       } else if (!s.second.IsNull()) {
-        report(s.second.Mark(), name, std::string("is ") + kind_name(s.second) + "; expected keys, one a line, indented");
+        report(s.second.Mark(), name,
+               std::string("is ") + kind_name(s.second) + "; expected keys, one a line, indented");
       }
     }
   }
@@ -107,9 +122,11 @@ struct reader {
   void override_with(const std::string& text) {
     size_t equals = text.find('='), dot = text.find('.');
     if (equals == std::string::npos || dot == std::string::npos || dot > equals) {
-      return report(YAML::Mark::null_mark(), "", "'" + text + "' is not an override; write SECTION.KEY=VALUE, e.g. front.listen=127.0.0.1:0");
+      return report(YAML::Mark::null_mark(), "",
+                    "'" + text + "' is not an override; write SECTION.KEY=VALUE, e.g. front.listen=127.0.0.1:0");
     }
-    set_in(text.substr(0, dot), text.substr(dot + 1, equals - dot - 1), YAML::Node(text.substr(equals + 1)), YAML::Mark::null_mark());
+    set_in(text.substr(0, dot), text.substr(dot + 1, equals - dot - 1), YAML::Node(text.substr(equals + 1)),
+           YAML::Mark::null_mark());
   }
 
   // Rules between keys.
@@ -120,14 +137,20 @@ struct reader {
     };
     rule(!s.model.path.empty(), "model.path", "is required: the folder of the checkpoint");
     rule(s.director.listen.loopback(), "director.listen",
-         "'" + s.director.listen.text() + "' is not a loopback address: the actor network is neither encrypted nor authenticated in this version");
-    rule(s.front.listen.loopback() || !s.front.api_keys.empty(), "front.listen",
-         "'" + s.front.listen.text() + "' is reachable from other machines; set front.api_keys, or listen on 127.0.0.1");
-    rule(s.cluster.connection_timeout >= 3 * s.cluster.heartbeat, "cluster.connection_timeout", "must be at least three times cluster.heartbeat");
-    rule(s.cluster.lost_after >= 3 * s.cluster.heartbeat, "cluster.lost_after", "must be at least three times cluster.heartbeat");
+         "'" + s.director.listen.text() +
+             "' is not a loopback address: the actor network is neither encrypted nor authenticated in this version");
+    rule(
+        s.front.listen.loopback() || !s.front.api_keys.empty(), "front.listen",
+        "'" + s.front.listen.text() + "' is reachable from other machines; set front.api_keys, or listen on 127.0.0.1");
+    rule(s.cluster.connection_timeout >= 3 * s.cluster.heartbeat, "cluster.connection_timeout",
+         "must be at least three times cluster.heartbeat");
+    rule(s.cluster.lost_after >= 3 * s.cluster.heartbeat, "cluster.lost_after",
+         "must be at least three times cluster.heartbeat");
     auto ranks = [&](const ranks_section& r, const std::string& name) {
-      rule(r.ranks % r.ep == 0, (name + ".ep").c_str(), fmt::format("{} does not divide {}.ranks, which is {}", r.ep, name, r.ranks));
-      rule(r.max_chunk <= r.max_context, (name + ".max_chunk").c_str(), fmt::format("is larger than {}.max_context", name));
+      rule(r.ranks % r.ep == 0, (name + ".ep").c_str(),
+           fmt::format("{} does not divide {}.ranks, which is {}", r.ep, name, r.ranks));
+      rule(r.max_chunk <= r.max_context, (name + ".max_chunk").c_str(),
+           fmt::format("is larger than {}.max_context", name));
     };
     ranks(s.prefill, "prefill");
     ranks(s.decode, "decode");
@@ -158,7 +181,8 @@ std::string problem::text() const {
   return where + ": " + (key.empty() ? "" : key + ": ") + message;
 }
 
-loaded read_text(const std::string& text, const std::string& name, const std::string& folder, const std::vector<std::string>& overrides) {
+loaded read_text(const std::string& text, const std::string& name, const std::string& folder,
+                 const std::vector<std::string>& overrides) {
   loaded out;
   reader r{out, name, folder};
   try {
@@ -183,7 +207,8 @@ loaded read(const std::string& file, const std::vector<std::string>& overrides) 
   std::error_code ec;
   if (!in || fs::is_directory(file, ec)) {
     loaded out;
-    out.problems.push_back({file, 0, 0, "", "cannot be read; is it the path of a configuration file, such as configs/local.yaml?"});
+    out.problems.push_back(
+        {file, 0, 0, "", "cannot be read; is it the path of a configuration file, such as configs/local.yaml?"});
     return out;
   }
   std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -223,19 +248,24 @@ result<std::string> explain(std::string_view topic) {
   });
   if (!out.empty()) return out;
   std::string near = nearest(topic, names);
-  return fail(errc::not_found, "there is no section or key '{}'{}", topic, near.empty() ? "; `troupe config --explain` lists all" : "; did you mean " + near + "?");
+  return fail(errc::not_found, "there is no section or key '{}'{}", topic,
+              near.empty() ? "; `troupe config --explain` lists all" : "; did you mean " + near + "?");
 }
 
 std::string markdown() {
   std::string out =
-      "# Configuration\n\nGenerated by `troupe config --markdown`; a test fails when it is out of date. Unknown keys, wrong types, values without a\n"
-      "unit and values out of range are errors that name file, line, column and key. Any key can be overridden on the command\nline: "
+      "# Configuration\n\nGenerated by `troupe config --markdown`; a test fails when it is out of date. Unknown keys, "
+      "wrong types, values without a\n"
+      "unit and values out of range are errors that name file, line, column and key. Any key can be overridden on the "
+      "command\nline: "
       "`--set SECTION.KEY=VALUE`.\n";
   settings s;
   for_each_section(s, [&](const auto& table, auto&) {
-    out += fmt::format("\n## {}\n\n{}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", table.name, table.meaning);
+    out += fmt::format("\n## {}\n\n{}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n",
+                       table.name, table.meaning);
     for (const auto& f : table.fields) {
-      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", f.name, f.type, f.default_text.empty() ? "empty" : "`" + f.default_text + "`", f.bounds, f.meaning);
+      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", f.name, f.type,
+                         f.default_text.empty() ? "empty" : "`" + f.default_text + "`", f.bounds, f.meaning);
     }
   });
   return out;

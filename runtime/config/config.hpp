@@ -1,5 +1,5 @@
-// The configuration of a cluster: one typed struct per section. Name, type, default, bounds and meaning of every key live
-// in one table per section (sections.cpp), which drives parsing, `troupe config --explain|--check|--print` and
+// The configuration of a cluster: one typed struct per section. Name, type, default, bounds and meaning of every key
+// live in one table per section (sections.cpp), which drives parsing, `troupe config --explain|--check|--print` and
 // docs/config.md. A default-constructed section holds the defaults of its table.
 #pragma once
 

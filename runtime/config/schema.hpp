@@ -14,9 +14,9 @@ namespace troupe::config {
 template <class S>
 struct field {
   std::string name, type, default_text, bounds, meaning;
-  bool is_path = false;                                        // relative values are made absolute by the loader
-  std::function<result<void>(S&, const std::string&)> set;     // parses and checks bounds; the error has no position
-  std::function<std::string(const S&)> show;                   // text that `set` accepts
+  bool is_path = false;                                     // relative values are made absolute by the loader
+  std::function<result<void>(S&, const std::string&)> set;  // parses and checks bounds; the error has no position
+  std::function<std::string(const S&)> show;                // text that `set` accepts
 };
 
 /// A section: its keys in the order in which they are explained.
@@ -35,13 +35,18 @@ struct section {
 
 /// A whole number within [lowest, highest].
 template <class S, class Base>
-field<S> count(std::string name, uint32_t Base::*member, uint32_t value, uint32_t lowest, uint32_t highest, std::string unit,
-               std::string meaning) {
-  return {name, unit.empty() ? "number" : "number of " + unit, std::to_string(value),
-          std::to_string(lowest) + " to " + std::to_string(highest), std::move(meaning), false,
+field<S> count(std::string name, uint32_t Base::*member, uint32_t value, uint32_t lowest, uint32_t highest,
+               std::string unit, std::string meaning) {
+  return {name,
+          unit.empty() ? "number" : "number of " + unit,
+          std::to_string(value),
+          std::to_string(lowest) + " to " + std::to_string(highest),
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& text) -> result<void> {
             TROUPE_TRY(uint64_t v, parse_count(text));
-            if (v < lowest || v > highest) return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", v, lowest, highest);
+            if (v < lowest || v > highest)
+              return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", v, lowest, highest);
             s.*member = static_cast<uint32_t>(v);
             return {};
           },
@@ -50,12 +55,19 @@ field<S> count(std::string name, uint32_t Base::*member, uint32_t value, uint32_
 
 /// A size with a unit, within [lowest, highest].
 template <class S>
-field<S> size(std::string name, uint64_t S::*member, uint64_t value, uint64_t lowest, uint64_t highest, std::string meaning) {
-  return {name, "size", format_bytes(value), format_bytes(lowest) + " to " + format_bytes(highest), std::move(meaning), false,
+field<S> size(std::string name, uint64_t S::*member, uint64_t value, uint64_t lowest, uint64_t highest,
+              std::string meaning) {
+  return {name,
+          "size",
+          format_bytes(value),
+          format_bytes(lowest) + " to " + format_bytes(highest),
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& text) -> result<void> {
             TROUPE_TRY(uint64_t v, parse_bytes(text));
             if (v < lowest || v > highest) {
-              return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", text, format_bytes(lowest), format_bytes(highest));
+              return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", text, format_bytes(lowest),
+                          format_bytes(highest));
             }
             s.*member = v;
             return {};
@@ -67,11 +79,17 @@ field<S> size(std::string name, uint64_t S::*member, uint64_t value, uint64_t lo
 template <class S>
 field<S> duration(std::string name, std::chrono::nanoseconds S::*member, std::chrono::nanoseconds value,
                   std::chrono::nanoseconds lowest, std::chrono::nanoseconds highest, std::string meaning) {
-  return {name, "duration", format_duration(value), format_duration(lowest) + " to " + format_duration(highest), std::move(meaning), false,
+  return {name,
+          "duration",
+          format_duration(value),
+          format_duration(lowest) + " to " + format_duration(highest),
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& text) -> result<void> {
             TROUPE_TRY(auto v, parse_duration(text));
             if (v < lowest || v > highest) {
-              return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", text, format_duration(lowest), format_duration(highest));
+              return fail(errc::invalid_argument, "{} is out of range; it must be {} to {}", text,
+                          format_duration(lowest), format_duration(highest));
             }
             s.*member = v;
             return {};
@@ -82,9 +100,15 @@ field<S> duration(std::string name, std::chrono::nanoseconds S::*member, std::ch
 /// true or false.
 template <class S>
 field<S> flag(std::string name, bool S::*member, bool value, std::string meaning) {
-  return {name, "boolean", value ? "true" : "false", "true, false", std::move(meaning), false,
+  return {name,
+          "boolean",
+          value ? "true" : "false",
+          "true, false",
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& text) -> result<void> {
-            if (text != "true" && text != "false") return fail(errc::invalid_argument, "'{}' is not a boolean; write true or false", text);
+            if (text != "true" && text != "false")
+              return fail(errc::invalid_argument, "'{}' is not a boolean; write true or false", text);
             s.*member = text == "true";
             return {};
           },
@@ -93,16 +117,23 @@ field<S> flag(std::string name, bool S::*member, bool value, std::string meaning
 
 /// One of a few words.
 template <class S>
-field<S> choice(std::string name, std::string S::*member, std::string value, std::vector<std::string> words, std::string meaning) {
+field<S> choice(std::string name, std::string S::*member, std::string value, std::vector<std::string> words,
+                std::string meaning) {
   std::string list;
   for (const auto& w : words) list += (list.empty() ? "" : ", ") + w;
-  return {name, "choice", value, list, std::move(meaning), false,
+  return {name,
+          "choice",
+          value,
+          list,
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& text) -> result<void> {
             for (const auto& w : words) {
               if (w == text) return s.*member = text, result<void>{};
             }
             std::string near = nearest(text, words);
-            return fail(errc::invalid_argument, "'{}' is not one of {}{}", text, list, near.empty() ? "" : "; did you mean " + near + "?");
+            return fail(errc::invalid_argument, "'{}' is not one of {}{}", text, list,
+                        near.empty() ? "" : "; did you mean " + near + "?");
           },
           [=](const S& s) { return s.*member; }};
 }
@@ -110,9 +141,15 @@ field<S> choice(std::string name, std::string S::*member, std::string value, std
 /// Text of at most 200 printable characters.
 template <class S>
 field<S> text(std::string name, std::string S::*member, std::string value, std::string meaning) {
-  return {name, "text", value, "at most 200 printable characters", std::move(meaning), false,
+  return {name,
+          "text",
+          value,
+          "at most 200 printable characters",
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& t) -> result<void> {
-            if (t.size() > 200) return fail(errc::invalid_argument, "has {} characters, at most 200 are allowed", t.size());
+            if (t.size() > 200)
+              return fail(errc::invalid_argument, "has {} characters, at most 200 are allowed", t.size());
             for (unsigned char c : t) {
               if (c < 0x20 || c == 0x7f) return fail(errc::invalid_argument, "holds a control character");
             }
@@ -135,7 +172,12 @@ field<S> path(std::string name, std::string S::*member, std::string meaning) {
 /// HOST:PORT.
 template <class S>
 field<S> listen_address(std::string name, address S::*member, std::string value, std::string meaning) {
-  return {name, "address", value, "IP:PORT; port 0 takes a free one", std::move(meaning), false,
+  return {name,
+          "address",
+          value,
+          "IP:PORT; port 0 takes a free one",
+          std::move(meaning),
+          false,
           [=](S& s, const std::string& t) -> result<void> {
             TROUPE_TRY(s.*member, parse_address(t));
             return {};

@@ -24,9 +24,11 @@ const section<cluster_section>& cluster_table() {
        duration<s>("heartbeat", &s::heartbeat, 500ms, 20ms, 60s,
                    "Interval of the heartbeats between nodes over the actor network."),
        duration<s>("lost_after", &s::lost_after, 5s, 60ms, 10min,
-                   "The director gives up a node that was not heard for so long. At least three heartbeats; a busy machine needs more."),
+                   "The director gives up a node that was not heard for so long. At least three heartbeats; a busy "
+                   "machine needs more."),
        duration<s>("connection_timeout", &s::connection_timeout, 10s, 100ms, 10min,
-                   "The actor network cuts a connection on which nothing came for so long; the net below `lost_after`. At least three heartbeats."),
+                   "The actor network cuts a connection on which nothing came for so long; the net below `lost_after`. "
+                   "At least three heartbeats."),
        duration<s>("join_timeout", &s::join_timeout, 30s, 1s, 1h,
                    "How long a starting node keeps trying to reach the director before it gives up."),
        duration<s>("drain_timeout", &s::drain_timeout, 10s, 0s, 1h,
@@ -41,7 +43,8 @@ const section<model_section>& model_table() {
       "The checkpoint that is served.",
       {path<s>("path", &s::path, "Folder with config.json and the safetensors files. Required."),
        path<s>("tokenizer", &s::tokenizer,
-               "A Hugging Face tokenizer.json. Empty: the one in the model's folder, or, where there is none and the vocabulary "
+               "A Hugging Face tokenizer.json. Empty: the one in the model's folder, or, where there is none and the "
+               "vocabulary "
                "is that small, one token per byte."),
        text<s>("name", &s::name, "", "Name under which clients ask for the model. Empty: the name of its folder.")}};
   return table;
@@ -49,11 +52,11 @@ const section<model_section>& model_table() {
 
 const section<director_section>& director_table() {
   using s = director_section;
-  static const section<s> table{
-      "director",
-      "The process that knows all nodes and gives them their roles.",
-      {listen_address<s>("listen", &s::listen, "127.0.0.1:0",
-                         "Where the director listens for nodes. Loopback only: the actor network is neither encrypted nor authenticated.")}};
+  static const section<s> table{"director",
+                                "The process that knows all nodes and gives them their roles.",
+                                {listen_address<s>("listen", &s::listen, "127.0.0.1:0",
+                                                   "Where the director listens for nodes. Loopback only: the actor "
+                                                   "network is neither encrypted nor authenticated.")}};
   return table;
 }
 
@@ -62,21 +65,27 @@ const section<front_section>& front_table() {
   static const section<s> table{
       "front",
       "The process that serves HTTP: gateway and entrypoint.",
-      {listen_address<s>("listen", &s::listen, "127.0.0.1:8000",
-                         "Where the HTTP server listens. Without an api_keys file only loopback addresses are allowed."),
-       path<s>("api_keys", &s::api_keys, "File of API keys, each with tenant, cache salt and traffic class. Empty: no key is asked for."),
-       size<s>("max_body", &s::max_body, 8ull << 20, 1ull << 10, 1ull << 30, "Largest request body; a larger one is answered with 413."),
-       count<s>("max_connections", &s::max_connections, 2048, 1, 65536, "connections", "Further connections are answered with 503 and closed."),
+      {listen_address<s>(
+           "listen", &s::listen, "127.0.0.1:8000",
+           "Where the HTTP server listens. Without an api_keys file only loopback addresses are allowed."),
+       path<s>("api_keys", &s::api_keys,
+               "File of API keys, each with tenant, cache salt and traffic class. Empty: no key is asked for."),
+       size<s>("max_body", &s::max_body, 8ull << 20, 1ull << 10, 1ull << 30,
+               "Largest request body; a larger one is answered with 413."),
+       count<s>("max_connections", &s::max_connections, 2048, 1, 65536, "connections",
+                "Further connections are answered with 503 and closed."),
        count<s>("max_requests", &s::max_requests, 512, 1, 65536, "requests",
                 "Requests running or waiting at once; further ones are answered with 429."),
        count<s>("io_threads", &s::io_threads, 1, 1, 64, "threads", "Threads of the HTTP server."),
        count<s>("encode_threads", &s::encode_threads, 1, 1, 64, "threads", "Threads that turn prompts into tokens."),
        duration<s>("request_timeout", &s::request_timeout, 30s, 100ms, 1h,
                    "From the first byte of a request to its last; a slower client is answered with 408."),
-       duration<s>("idle_timeout", &s::idle_timeout, 75s, 100ms, 1h, "A connection without a request is closed after so long."),
+       duration<s>("idle_timeout", &s::idle_timeout, 75s, 100ms, 1h,
+                   "A connection without a request is closed after so long."),
        duration<s>("keep_alive", &s::keep_alive, 10s, 100ms, 1h, "Silence in a stream before a comment line is sent."),
-       duration<s>("slow_client_timeout", &s::slow_client_timeout, 30s, 100ms, 1h,
-                   "A client that takes no byte of its answer for so long is disconnected, and its request cancelled.")}};
+       duration<s>(
+           "slow_client_timeout", &s::slow_client_timeout, 30s, 100ms, 1h,
+           "A client that takes no byte of its answer for so long is disconnected, and its request cancelled.")}};
   return table;
 }
 
@@ -86,27 +95,34 @@ namespace {
 template <class S>
 std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk) {
   using r = ranks_section;
-  return {count<S, r>("ranks", &r::ranks, 1, 1, 64, "processes", "Ranks of this role on this machine, each its own process."),
-          count<S, r>("ep", &r::ep, 1, 1, 64, "ranks",
-                      "Ranks of one expert-parallel group, which share the experts and step together. Must divide `ranks`."),
-          count<S, r>("threads", &r::threads, 1, 1, 256, "threads", "Compute threads of one rank."),
-          count<S, r>("slots", &r::slots, slots, 1, 4096, "sequences", "Sequences that one rank runs at once; more wait in its queue."),
-          count<S, r>("pages", &r::pages, 1024, 1, 16777216, "pages",
-                      "KV pages of one rank; a page holds as many tokens as the model's sliding window."),
-          count<S, r>("max_chunk", &r::max_chunk, max_chunk, 1, 65536, "tokens", "Prompt tokens that one step of a rank runs, over all sequences."),
-          count<S, r>("max_context", &r::max_context, 4096, 16, 1048576, "tokens",
-                      "Longest sequence, prompt and answer together. At least one such sequence must fit into `pages`.")};
+  return {
+      count<S, r>("ranks", &r::ranks, 1, 1, 64, "processes",
+                  "Ranks of this role on this machine, each its own process."),
+      count<S, r>(
+          "ep", &r::ep, 1, 1, 64, "ranks",
+          "Ranks of one expert-parallel group, which share the experts and step together. Must divide `ranks`."),
+      count<S, r>("threads", &r::threads, 1, 1, 256, "threads", "Compute threads of one rank."),
+      count<S, r>("slots", &r::slots, slots, 1, 4096, "sequences",
+                  "Sequences that one rank runs at once; more wait in its queue."),
+      count<S, r>("pages", &r::pages, 1024, 1, 16777216, "pages",
+                  "KV pages of one rank; a page holds as many tokens as the model's sliding window."),
+      count<S, r>("max_chunk", &r::max_chunk, max_chunk, 1, 65536, "tokens",
+                  "Prompt tokens that one step of a rank runs, over all sequences."),
+      count<S, r>("max_context", &r::max_context, 4096, 16, 1048576, "tokens",
+                  "Longest sequence, prompt and answer together. At least one such sequence must fit into `pages`.")};
 }
 
 }  // namespace
 
 const section<prefill_section>& prefill_table() {
-  static const section<prefill_section> table{"prefill", "Ranks that run prompts.", ranks_fields<prefill_section>(16, 256)};
+  static const section<prefill_section> table{"prefill", "Ranks that run prompts.",
+                                              ranks_fields<prefill_section>(16, 256)};
   return table;
 }
 
 const section<decode_section>& decode_table() {
-  static const section<decode_section> table{"decode", "Ranks that write answers.", ranks_fields<decode_section>(64, 256)};
+  static const section<decode_section> table{"decode", "Ranks that write answers.",
+                                             ranks_fields<decode_section>(64, 256)};
   return table;
 }
 
@@ -116,10 +132,13 @@ const section<engine_section>& engine_table() {
       "engine",
       "How engines compute.",
       {choice<s>("isa", &s::isa, "auto", {"auto", "portable", "avx2", "avx512"},
-                 "Vector instructions of the CPU operators. The answers are bitwise the same with all of them; auto takes the fastest."),
+                 "Vector instructions of the CPU operators. The answers are bitwise the same with all of them; auto "
+                 "takes the fastest."),
        choice<s>("replay", &s::replay, "exact", {"exact", "bounded"},
-                 "How lost window state is rebuilt: exact gives the bytes of an undisturbed run, bounded costs less and is approximate."),
-       flag<s>("speculation", &s::speculation, true, "Draft tokens with the model's drafter, where it has one. The answers do not change."),
+                 "How lost window state is rebuilt: exact gives the bytes of an undisturbed run, bounded costs less "
+                 "and is approximate."),
+       flag<s>("speculation", &s::speculation, true,
+               "Draft tokens with the model's drafter, where it has one. The answers do not change."),
        count<s>("max_draft", &s::max_draft, 5, 1, 16, "tokens", "Longest draft per sequence and step.")}};
   return table;
 }
@@ -129,9 +148,11 @@ const section<transport_section>& transport_table() {
   static const section<s> table{
       "transport",
       "The data plane between ranks.",
-      {flag<s>("shared_memory", &s::shared_memory, true, "Ranks on one host meet in shared memory; false: over TCP, as between hosts."),
-       duration<s>("step_deadline", &s::step_deadline, 5s, 10ms, 10min,
-                   "A rank that does not show up in an exchange for so long is reported as lost, and the step is abandoned."),
+      {flag<s>("shared_memory", &s::shared_memory, true,
+               "Ranks on one host meet in shared memory; false: over TCP, as between hosts."),
+       duration<s>(
+           "step_deadline", &s::step_deadline, 5s, 10ms, 10min,
+           "A rank that does not show up in an exchange for so long is reported as lost, and the step is abandoned."),
        duration<s>("peer_deadline", &s::peer_deadline, 5s, 10ms, 10min,
                    "An operation that takes longer ends the connection to its peer.")}};
   return table;

@@ -14,25 +14,39 @@ struct unit {
   uint64_t factor;
 };
 
-constexpr std::array<unit, 9> sizes{{{"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10},
-                                     {"TB", 1000000000000ull}, {"GB", 1000000000ull}, {"MB", 1000000ull}, {"KB", 1000ull},
+constexpr std::array<unit, 9> sizes{{{"TiB", 1ull << 40},
+                                     {"GiB", 1ull << 30},
+                                     {"MiB", 1ull << 20},
+                                     {"KiB", 1ull << 10},
+                                     {"TB", 1000000000000ull},
+                                     {"GB", 1000000000ull},
+                                     {"MB", 1000000ull},
+                                     {"KB", 1000ull},
                                      {"B", 1}}};
-constexpr std::array<unit, 6> times{{{"h", 3600000000000ull}, {"m", 60000000000ull}, {"s", 1000000000ull},
-                                     {"ms", 1000000ull}, {"us", 1000ull}, {"ns", 1}}};
+constexpr std::array<unit, 6> times{{{"h", 3600000000000ull},
+                                     {"m", 60000000000ull},
+                                     {"s", 1000000000ull},
+                                     {"ms", 1000000ull},
+                                     {"us", 1000ull},
+                                     {"ns", 1}}};
 
 template <size_t N>
-result<uint64_t> parse_with_unit(std::string_view text, const std::array<unit, N>& units, const char* what, const char* example) {
+result<uint64_t> parse_with_unit(std::string_view text, const std::array<unit, N>& units, const char* what,
+                                 const char* example) {
   size_t digits = 0;
   while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
   std::string known;
   for (const unit& u : units) known += (known.empty() ? "" : ", ") + std::string(u.name);
-  if (digits == 0) return fail(errc::invalid_argument, "'{}' is not a {}: write a whole number and a unit, e.g. {}", text, what, example);
+  if (digits == 0)
+    return fail(errc::invalid_argument, "'{}' is not a {}: write a whole number and a unit, e.g. {}", text, what,
+                example);
   uint64_t value = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + digits, value);
   if (ec != std::errc()) return fail(errc::invalid_argument, "'{}' is too large", text);
   std::string_view name = text.substr(digits);
   while (name.starts_with(' ')) name.remove_prefix(1);
-  if (name.empty()) return fail(errc::invalid_argument, "'{}' has no unit; a {} needs one of {}, e.g. {}", text, what, known, example);
+  if (name.empty())
+    return fail(errc::invalid_argument, "'{}' has no unit; a {} needs one of {}, e.g. {}", text, what, known, example);
   for (const unit& u : units) {
     if (u.name != name) continue;
     if (value > INT64_MAX / u.factor) return fail(errc::invalid_argument, "'{}' is too large", text);
@@ -110,7 +124,8 @@ result<address> parse_address(std::string_view text) {
                inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
   if (!known) return fail(errc::invalid_argument, "'{}': host '{}' is neither an IP address nor localhost", text, host);
   auto port = parse_count(text.substr(colon + 1));
-  if (!port || *port > 65535) return fail(errc::invalid_argument, "'{}': the port must be a number from 0 to 65535", text);
+  if (!port || *port > 65535)
+    return fail(errc::invalid_argument, "'{}': the port must be a number from 0 to 65535", text);
   return address{host, static_cast<uint16_t>(*port)};
 }
 

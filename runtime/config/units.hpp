@@ -11,8 +11,8 @@
 
 namespace troupe::config {
 
-/// "64MiB" -> 67108864. Units B, KiB, MiB, GiB, TiB (1024) and KB, MB, GB, TB (1000); a number without a unit, a fraction
-/// or an overflow of 64 bits is invalid_argument.
+/// "64MiB" -> 67108864. Units B, KiB, MiB, GiB, TiB (1024) and KB, MB, GB, TB (1000); a number without a unit, a
+/// fraction or an overflow of 64 bits is invalid_argument.
 result<uint64_t> parse_bytes(std::string_view text);
 
 /// "200ms" -> 200 ms. Units ns, us, ms, s, m, h; a number without a unit is invalid_argument.

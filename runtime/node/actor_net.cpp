@@ -31,7 +31,8 @@ actor_net::~actor_net() = default;
 result<void> actor_net::may_listen(const config::address& where) {
   if (where.loopback()) return {};
   return fail(errc::invalid_argument,
-              "{} is not a loopback address: the actor network has no encryption and no authentication in this version, so it listens on "
+              "{} is not a loopback address: the actor network has no encryption and no authentication in this "
+              "version, so it listens on "
               "this machine only",
               where.text());
 }
@@ -40,16 +41,19 @@ result<caf::strong_actor_ptr> actor_net::dial_any(const config::address& where, 
   caf::scoped_actor self{*system_};
   result<caf::strong_actor_ptr> out = fail(errc::unavailable, "nobody answers at {}", where.text());
   std::string host = where.host == "localhost" ? "127.0.0.1" : where.host;
-  self->request(system_->middleman().actor_handle(), std::chrono::duration_cast<std::chrono::microseconds>(limit), caf::connect_atom_v, host,
-                where.port)
+  self->request(system_->middleman().actor_handle(), std::chrono::duration_cast<std::chrono::microseconds>(limit),
+                caf::connect_atom_v, host, where.port)
       .receive(
           [&](caf::node_id&, caf::strong_actor_ptr& pointer, std::set<std::string>&) {
-            if (pointer) out = pointer;
-            else out = fail(errc::unavailable, "{} is a node that publishes no actor", where.text());
+            if (pointer)
+              out = pointer;
+            else
+              out = fail(errc::unavailable, "{} is a node that publishes no actor", where.text());
           },
           [&](caf::error& e) {
             error ours = actors::from_caf(e);
-            out = fail(ours.code == errc::timeout ? errc::timeout : errc::unavailable, "cannot reach {}: {}", where.text(), ours.message);
+            out = fail(ours.code == errc::timeout ? errc::timeout : errc::unavailable, "cannot reach {}: {}",
+                       where.text(), ours.message);
           });
   return out;
 }

@@ -22,9 +22,9 @@ struct net_options {
   bool network = true;                                        // false: no middleman, no socket
 };
 
-/// An actor_system with every message type, the `sharing` scheduler, heartbeats and connection timeout on, and automatic
-/// connections off (they would open a port on all interfaces). Any thread. Destroying it ends all actors first: send stop
-/// requests before.
+/// An actor_system with every message type, the `sharing` scheduler, heartbeats and connection timeout on, and
+/// automatic connections off (they would open a port on all interfaces). Any thread. Destroying it ends all actors
+/// first: send stop requests before.
 class actor_net {
  public:
   explicit actor_net(const net_options& options);
@@ -34,12 +34,13 @@ class actor_net {
 
   caf::actor_system& system() { return *system_; }
 
-  /// Makes `handle` reachable at `where` (port 0: any free port); returns the real address. Refuses addresses other than
-  /// loopback: the actor network is neither encrypted nor authenticated. Blocks shortly; not for actors.
+  /// Makes `handle` reachable at `where` (port 0: any free port); returns the real address. Refuses addresses other
+  /// than loopback: the actor network is neither encrypted nor authenticated. Blocks shortly; not for actors.
   template <class Handle>
   result<config::address> publish(const Handle& handle, const config::address& where) {
     if (auto ok = may_listen(where); !ok) return fail(ok.error());
-    auto port = system_->middleman().publish(handle, where.port, where.host == "localhost" ? "127.0.0.1" : where.host.c_str(), true);
+    auto port = system_->middleman().publish(handle, where.port,
+                                             where.host == "localhost" ? "127.0.0.1" : where.host.c_str(), true);
     if (!port) return fail(errc::unavailable, "cannot listen on {}: {}", where.text(), system_->render(port.error()));
     return config::address{where.host, *port};
   }

@@ -73,7 +73,8 @@ class directory_state {
     uint64_t attempt = ++p.attempt;
     auto& system = self_->home_system();
     std::string host = p.at.host == "localhost" ? "127.0.0.1" : p.at.host;
-    auto request = self_->request(system.middleman().actor_handle(), std::chrono::duration_cast<std::chrono::microseconds>(options_.dial_timeout),
+    auto request = self_->request(system.middleman().actor_handle(),
+                                  std::chrono::duration_cast<std::chrono::microseconds>(options_.dial_timeout),
                                   caf::connect_atom_v, host, p.at.port);
     auto id = request.id();
     request.then(
@@ -100,7 +101,8 @@ class directory_state {
     p.published = handle;
     links_.watch(handle, [this, number, handle](const error&) {
       auto lost = peers_.find(number);
-      if (lost != peers_.end() && lost->second.published == handle) lost->second.published = nullptr;  // the next request dials again
+      if (lost != peers_.end() && lost->second.published == handle)
+        lost->second.published = nullptr;  // the next request dials again
     });
     for (auto& w : queue) found(p, w.key, w.to);
   }
@@ -117,7 +119,9 @@ class directory_state {
   void ask_agent(const actor_key& key, const Handle& agent, answer to) {
     links_.ask(
         self_, agent, options_.lookup_timeout, lookup_request{key.inc, key.name},
-        [to](const lookup_reply& r) mutable { to.deliver(resolve_reply{r.outcome, r.handle}); },
+        [to](const lookup_reply& r) mutable {
+          to.deliver(resolve_reply{r.outcome, r.handle});
+        },
         [to](const error& e) mutable { to.deliver(refusal(e.code, "lookup failed: " + e.message)); });
   }
 
@@ -148,7 +152,8 @@ class directory_state {
     p.published = nullptr;
     p.dialling = false;
     ++p.attempt;
-    for (auto& w : std::exchange(p.queue, {})) w.to.deliver(refusal(errc::stale, "the node was replaced while it was dialled"));
+    for (auto& w : std::exchange(p.queue, {}))
+      w.to.deliver(refusal(errc::stale, "the node was replaced while it was dialled"));
   }
 
   interface::pointer self_;
@@ -170,8 +175,11 @@ class door_state {
     return {[this](const lookup_request& r) {
       auto to = self_->make_response_promise<promise<lookup_reply>>();
       links_.ask(
-          self_, agent_->get(), std::chrono::seconds(1), r, [to](const lookup_reply& reply) mutable { to.deliver(reply); },
-          [to](const error&) mutable { to.deliver(lookup_reply{{errc::unavailable, "the node has no agent yet"}, nullptr}); });
+          self_, agent_->get(), std::chrono::seconds(1), r,
+          [to](const lookup_reply& reply) mutable { to.deliver(reply); },
+          [to](const error&) mutable {
+            to.deliver(lookup_reply{{errc::unavailable, "the node has no agent yet"}, nullptr});
+          });
       return to;
     }};
   }

@@ -1,7 +1,9 @@
-// The live directory: the only source of handles to actors of other nodes. It dials a node before anybody uses a handle to
-// it (a handle that came through a third node would get no death notice), then asks that node's agent for the actor by name.
+// The live directory: the only source of handles to actors of other nodes. It dials a node before anybody uses a handle
+// to it (a handle that came through a third node would get no death notice), then asks that node's agent for the actor
+// by name.
 //
-//   asker -- resolve_request{node, incarnation, name} --> directory -- dial host:port --> middleman   once per connection
+//   asker -- resolve_request{node, incarnation, name} --> directory -- dial host:port --> middleman   once per
+//   connection
 //                                                            | -- lookup_request --> the node's agent
 //   asker <------------------------------ resolve_reply -----|
 #pragma once
@@ -43,8 +45,8 @@ struct directory_options {
   uint32_t max_waiting = 256;  // requests waiting for one node's dial; a further one is refused (exhausted)
 };
 
-/// What a process publishes: other nodes dial it and ask for its actors by name. It passes the question to the agent, which
-/// is made later, because it has to know the port.
+/// What a process publishes: other nodes dial it and ask for its actors by name. It passes the question to the agent,
+/// which is made later, because it has to know the port.
 using door_actor = actors::actor_type<actors::answers<actors::lookup_request, actors::lookup_reply>>;
 
 /// Spawns the door of this process. Before the agent is set it answers `unavailable`.

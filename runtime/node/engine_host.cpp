@@ -90,8 +90,10 @@ result<std::string> engine_host::load() {
   uint64_t window = std::max(1u, model_->config.sliding_window);
   uint64_t needed = (uint64_t{limits_.max_context} + window - 1) / window;
   if (needed > limits_.pages) {
-    return fail(errc::invalid_argument, "{} pages of {} tokens cannot hold one sequence of max_context {}: raise `pages` to {} or lower `max_context`",
-                limits_.pages, window, limits_.max_context, needed);
+    return fail(
+        errc::invalid_argument,
+        "{} pages of {} tokens cannot hold one sequence of max_context {}: raise `pages` to {} or lower `max_context`",
+        limits_.pages, window, limits_.max_context, needed);
   }
   if (options_.reachable) {
     transport::options t;
@@ -108,15 +110,19 @@ result<std::string> engine_host::load() {
     TROUPE_TRY(endpoint_, kernels::ep::make_ep_endpoint(o));
     address = endpoint_->address();
   }
-  log::info("{}: {} layers, {} experts, mapped in {} ms", options_.model, model_->config.num_hidden_layers, model_->config.n_routed_experts,
+  log::info("{}: {} layers, {} experts, mapped in {} ms", options_.model, model_->config.num_hidden_layers,
+            model_->config.n_routed_experts,
             std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock().now() - begin).count());
   return address;
 }
 
 result<std::unique_ptr<kernels::ep::group>> engine_host::make_group(const actors::group_view& view) {
   auto count = static_cast<uint32_t>(view.members.size());
-  auto me = std::find_if(view.members.begin(), view.members.end(), [this](const auto& m) { return m.rank == options_.index; });
-  if (me == view.members.end()) return fail(errc::invalid_argument, "group view {} of {} does not hold rank {}", view.epoch.value, view.group, options_.index);
+  auto me = std::find_if(view.members.begin(), view.members.end(),
+                         [this](const auto& m) { return m.rank == options_.index; });
+  if (me == view.members.end())
+    return fail(errc::invalid_argument, "group view {} of {} does not hold rank {}", view.epoch.value, view.group,
+                options_.index);
   auto shape = kernels::engine_group_shape(*model_, limits_, count);
   if (count == 1) return kernels::ep::make_local_group(shape);
   kernels::ep::group_view v;
@@ -153,7 +159,8 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
 result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit) {
   TROUPE_TRY(auto model, kernels::load_model(folder));
   kernels::engine_limits limits;
-  limits.max_context = model->config.max_position_embeddings == 0 ? limit : std::min(limit, model->config.max_position_embeddings);
+  limits.max_context =
+      model->config.max_position_embeddings == 0 ? limit : std::min(limit, model->config.max_position_embeddings);
   TROUPE_TRY(auto facts, kernels::cpu_model_facts(*model, limits, ""));
   facts.name = name;
   return facts;

@@ -1,5 +1,5 @@
-// A rank's engine in this process: maps the checkpoint, holds page memory and the end of the group's data plane, and makes
-// the engine when the group's first view comes. Slow work runs on a thread of its own.
+// A rank's engine in this process: maps the checkpoint, holds page memory and the end of the group's data plane, and
+// makes the engine when the group's first view comes. Slow work runs on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -26,13 +26,13 @@ struct host_options {
   config::engine_section engine;
   config::transport_section transport;
   uint64_t incarnation = 0;
-  uint32_t index = 0;  // of the rank in its group
-  uint32_t ranks = 1;  // of the group; 1: no endpoint of a group is opened
+  uint32_t index = 0;     // of the rank in its group
+  uint32_t ranks = 1;     // of the group; 1: no endpoint of a group is opened
   bool reachable = true;  // KV pages lie in memory that other processes can read; false: nobody will
 };
 
-/// See actors::rank_host for the thread rules. Destroying it ends the engine and joins the thread, which may take as long as
-/// a step deadline: not on an actor's thread.
+/// See actors::rank_host for the thread rules. Destroying it ends the engine and joins the thread, which may take as
+/// long as a step deadline: not on an actor's thread.
 class engine_host final : public actors::rank_host {
  public:
   explicit engine_host(host_options options);
@@ -81,8 +81,8 @@ class engine_host final : public actors::rank_host {
   std::thread thread_;
 };
 
-/// What schedulers and the gateway need to know about the checkpoint in `folder`, without an engine: `name` for clients,
-/// `max_context` the smaller of the model's and `limit`.
+/// What schedulers and the gateway need to know about the checkpoint in `folder`, without an engine: `name` for
+/// clients, `max_context` the smaller of the model's and `limit`.
 result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit);
 
 }  // namespace troupe::node

@@ -62,7 +62,9 @@ actors::entrypoint_actor entrypoint_generator::current() const {
 
 void entrypoint_generator::submit(gateway::generate_request r, on_event callback) {
   auto to = current();
-  if (!to) return refuse(callback, errc::unavailable, "this front process has no entrypoint: it has not joined its cluster, or is stopping");
+  if (!to)
+    return refuse(callback, errc::unavailable,
+                  "this front process has no entrypoint: it has not joined its cluster, or is stopping");
   actors::client_submit m;
   m.id = std::move(r.id);
   m.tenant = std::move(r.tenant);
@@ -114,7 +116,8 @@ result<void> run_canary(gateway::generator& g, nanoseconds limit) {
     return fail(errc::timeout, "the canary request did not end in time");
   }
   if (state->failure != errc{}) return fail(state->failure, "the canary request failed: {}", state->text);
-  if (state->tokens != 2) return fail(errc::internal, "the canary request brought {} tokens, 2 were asked for", state->tokens);
+  if (state->tokens != 2)
+    return fail(errc::internal, "the canary request brought {} tokens, 2 were asked for", state->tokens);
   return {};
 }
 

@@ -10,8 +10,8 @@
 
 namespace troupe::node {
 
-/// Any thread. Requests submitted while no entrypoint is attached end with `unavailable`; so do requests of an entrypoint
-/// that ends without having answered them.
+/// Any thread. Requests submitted while no entrypoint is attached end with `unavailable`; so do requests of an
+/// entrypoint that ends without having answered them.
 class entrypoint_generator final : public gateway::generator {
  public:
   explicit entrypoint_generator(kernels::model_facts facts) : facts_(std::move(facts)) {}
@@ -34,8 +34,8 @@ class entrypoint_generator final : public gateway::generator {
   actors::entrypoint_actor entrypoint_;
 };
 
-/// Generates one token through `g` and waits for it, at most `limit`: the proof that a request can go through. Blocks; not
-/// for actors.
+/// Generates one token through `g` and waits for it, at most `limit`: the proof that a request can go through. Blocks;
+/// not for actors.
 result<void> run_canary(gateway::generator& g, nanoseconds limit);
 
 }  // namespace troupe::node

@@ -57,8 +57,8 @@ result<std::unique_ptr<front>> front::start(const config::settings& s, actor_net
   uint64_t seed = entropy_seed();
   log::info("seeds of requests that name none come from {}", seed);
   std::unique_ptr<front> f(new front(net, std::move(facts), name));
-  TROUPE_TRY(f->server_, gateway::server::start(server_options(s.front, name), std::move(recipe), f->generator_, f->metrics_, steady_clock(),
-                                               rng(seed)));
+  TROUPE_TRY(f->server_, gateway::server::start(server_options(s.front, name), std::move(recipe), f->generator_,
+                                                f->metrics_, steady_clock(), rng(seed)));
   return f;
 }
 
@@ -86,14 +86,20 @@ bool front::look_after() {
     reason_ = "the entrypoint does not answer";
     caf::scoped_actor self{net_.system()};
     self->request(entrypoint, std::chrono::seconds(2), actors::front_query{})
-        .receive([&](actors::front_report& r) { report = std::move(r); reason_ = r.draining ? "draining" : "no decode rank is attached"; },
-                 [](caf::error&) {});
+        .receive(
+            [&](actors::front_report& r) {
+              report = std::move(r);
+              reason_ = r.draining ? "draining" : "no decode rank is attached";
+            },
+            [](caf::error&) {});
   }
   bool can = entrypoint && report.ready && !report.draining;
   if (can && proven_ != attached) {
     auto proof = run_canary(generator_, canary_limit);
-    if (proof) proven_ = attached;
-    else reason_ = proof.error().message;
+    if (proof)
+      proven_ = attached;
+    else
+      reason_ = proof.error().message;
   }
   bool is = can && proven_ == attached;
   if (is) reason_.clear();

@@ -11,8 +11,8 @@
 
 namespace troupe::node {
 
-/// Serves HTTP from its construction on; /ready says yes once a canary request has gone through and while the entrypoint has
-/// somebody to decode. One thread (the process's main one), except `attach`.
+/// Serves HTTP from its construction on; /ready says yes once a canary request has gone through and while the
+/// entrypoint has somebody to decode. One thread (the process's main one), except `attach`.
 class front {
  public:
   /// Loads the recipe and binds the address. Errors name the file or the address.
@@ -22,8 +22,8 @@ class front {
   /// The entrypoint from now on; null: it has ended. Any thread.
   void attach(actors::entrypoint_actor entrypoint);
 
-  /// Looks after readiness: asks the entrypoint, runs the canary where it is due. Blocks at most a few seconds while a canary
-  /// is under way, else milliseconds. Call it a few times a second. Returns true when readiness has changed.
+  /// Looks after readiness: asks the entrypoint, runs the canary where it is due. Blocks at most a few seconds while a
+  /// canary is under way, else milliseconds. Call it a few times a second. Returns true when readiness has changed.
   bool look_after();
   bool ready() const { return generator_.ready(); }
   /// Why it is not ready, for people.

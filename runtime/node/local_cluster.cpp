@@ -59,9 +59,11 @@ result<void> local_cluster::bring_up() {
     supervisor_event e = left > nanoseconds(0) ? children_.wait(left) : supervisor_event{};
     if (e.what == supervisor_event::kind::quiet) {
       return fail(errc::unavailable, "the cluster was not ready within {}: it waits for {}; logs are in {}\n{}",
-                  config::format_duration(request_.ready_within), waits_for, dir_.path(), children_.log_tail("front.0", 10));
+                  config::format_duration(request_.ready_within), waits_for, dir_.path(),
+                  children_.log_tail("front.0", 10));
     }
-    if (e.what == supervisor_event::kind::signalled) return fail(errc::cancelled, "stopped by a signal ({}) before it was ready", e.text);
+    if (e.what == supervisor_event::kind::signalled)
+      return fail(errc::cancelled, "stopped by a signal ({}) before it was ready", e.text);
     if (e.what == supervisor_event::kind::exited) return fail(died(e));
     auto line = nlohmann::json::parse(e.text, nullptr, false);
     if (!line.is_object()) continue;

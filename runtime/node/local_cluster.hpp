@@ -24,16 +24,16 @@ struct up_request {
 /// A running cluster of child processes. One thread.
 class local_cluster {
  public:
-  /// Starts one process per node: the director, then front and ranks, which find it by its address. Returns when the front
-  /// says that it is ready. On a failure everything is stopped, and the error holds the end of the log of the process at fault:
-  /// unavailable when a process died or was not ready in time, cancelled after a signal.
+  /// Starts one process per node: the director, then front and ranks, which find it by its address. Returns when the
+  /// front says that it is ready. On a failure everything is stopped, and the error holds the end of the log of the
+  /// process at fault: unavailable when a process died or was not ready in time, cancelled after a signal.
   static result<std::unique_ptr<local_cluster>> start(const up_request& request);
 
   const cluster_file& facts() const { return facts_; }
   const std::string& run_dir() const { return dir_.path(); }
 
-  /// Watches until a signal comes (success) or a child dies (an error with the end of its log). At most `limit`; true: go on
-  /// watching.
+  /// Watches until a signal comes (success) or a child dies (an error with the end of its log). At most `limit`; true:
+  /// go on watching.
   result<bool> watch(nanoseconds limit);
 
   /// Stops front, ranks and director in this order. Names the processes that had to be killed.

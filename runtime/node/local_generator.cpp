@@ -1,7 +1,7 @@
 #include "runtime/node/local_generator.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <unistd.h>
+#include <caf/scoped_actor.hpp>
 
 #include <filesystem>
 #include <map>
@@ -45,8 +45,12 @@ class table_directory {
               }
               links_.ask(
                   self_, agent, 2s, lookup_request{r.key.inc, r.key.name},
-                  [to](const lookup_reply& x) mutable { to.deliver(resolve_reply{x.outcome, x.handle}); },
-                  [to](const error& e) mutable { to.deliver(resolve_reply{to_status(e), nullptr}); });
+                  [to](const lookup_reply& x) mutable {
+                    to.deliver(resolve_reply{x.outcome, x.handle});
+                  },
+                  [to](const error& e) mutable {
+                    to.deliver(resolve_reply{to_status(e), nullptr});
+                  });
               return to;
             },
             [this](const cluster_view& v) {
@@ -87,11 +91,14 @@ class local_generator final : public gateway::generator {
     d.wanted = {{role::front, "front", 1}, {role::decode, "decode-0", 1}};
     director_ = spawn_director(system, system.node(), nullptr, std::move(d));
     directory_ = spawn_on<table_directory>(system, system.node(), nullptr, agents_);
-    factory_ = make_role_factory(settings_, [this](entrypoint_actor e) {
-      inner_.attach(e);
-      std::lock_guard lock(mutex_);
-      entrypoint_ = std::move(e);
-    }, false);
+    factory_ = make_role_factory(
+        settings_,
+        [this](entrypoint_actor e) {
+          inner_.attach(e);
+          std::lock_guard lock(mutex_);
+          entrypoint_ = std::move(e);
+        },
+        false);
     for (const char* seat : {"front/0", "decode-0/0"}) {
       node_agent_options a;
       a.self.cluster = settings_.cluster.name;
@@ -111,7 +118,9 @@ class local_generator final : public gateway::generator {
 
   const kernels::model_facts& facts() const override { return inner_.facts(); }
   bool ready() const override { return inner_.ready(); }
-  void submit(gateway::generate_request r, on_event callback) override { inner_.submit(std::move(r), std::move(callback)); }
+  void submit(gateway::generate_request r, on_event callback) override {
+    inner_.submit(std::move(r), std::move(callback));
+  }
   void cancel(const std::string& id) override { inner_.cancel(id); }
 
  private:
@@ -121,7 +130,8 @@ class local_generator final : public gateway::generator {
     while (steady_clock().now() < deadline) {
       // A checkpoint that cannot be loaded stays failed: say so now.
       agent_report rank;
-      self->request(agents_->by_name.at("decode-0/0"), 1s, agent_query{}).receive([&](agent_report& r) { rank = std::move(r); }, [](caf::error&) {});
+      self->request(agents_->by_name.at("decode-0/0"), 1s, agent_query{})
+          .receive([&](agent_report& r) { rank = std::move(r); }, [](caf::error&) {});
       for (const auto& r : rank.roles) {
         if (r.state == role_state::failed) return fail(errc::invalid_argument, "{}", r.text);
       }
@@ -132,7 +142,8 @@ class local_generator final : public gateway::generator {
       }
       bool can = false;
       if (entrypoint) {
-        self->request(entrypoint, 1s, front_query{}).receive([&](front_report& r) { can = r.ready; }, [](caf::error&) {});
+        self->request(entrypoint, 1s, front_query{})
+            .receive([&](front_report& r) { can = r.ready; }, [](caf::error&) {});
       }
       if (can) {
         auto proof = run_canary(inner_, deadline - steady_clock().now());

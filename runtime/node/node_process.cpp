@@ -1,8 +1,8 @@
 #include "runtime/node/node_process.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
+#include <caf/scoped_actor.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,8 +23,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto tick = 200ms;           // of the main loop
-constexpr auto stop_margin = 10s;      // beyond the drain time, before a stop that hangs is ended by force
+constexpr auto tick = 200ms;       // of the main loop
+constexpr auto stop_margin = 10s;  // beyond the drain time, before a stop that hangs is ended by force
 
 // Writes JSON lines to the supervisor. A supervisor that is gone is no error: this process gets a signal then.
 class reporter {
@@ -113,7 +113,8 @@ class process {
     agent_ = actors::spawn_node_agent(system, system.node(), nullptr, std::move(a));
     agent_cell_->set(agent_);
     report_.say({{"actor", (is_director() ? reached : self).text()}});
-    log::info("{} is reached at {}", request_.seat.empty() ? "a spare node" : request_.seat, (is_director() ? reached : self).text());
+    log::info("{} is reached at {}", request_.seat.empty() ? "a spare node" : request_.seat,
+              (is_director() ? reached : self).text());
     return {};
   }
 
@@ -129,7 +130,8 @@ class process {
       if (!joined) {
         auto r = ask<actors::agent_report>(actors::agent_query{}, 2s);
         joined = r && r->joined;
-        if (joined) report_.say({{"joined", r->node.value}});
+        if (joined)
+          report_.say({{"joined", r->node.value}});
         else if (steady_clock().now() > give_up) {
           return fail(errc::unavailable, "could not join the cluster at {} within {}: {}", request_.join.text(),
                       config::format_duration(settings_.cluster.join_timeout), r ? r->text : r.error().message);
@@ -146,8 +148,10 @@ class process {
     if (agent_) {
       auto reply = ask<actors::stop_reply>(
           actors::stop_request{std::chrono::duration_cast<std::chrono::milliseconds>(grace).count()}, grace + 3s);
-      if (!reply) log::warn("drain: {}", reply.error().message);
-      else if (reply->left > 0) log::warn("{} requests were cut off at the end of cluster.drain_timeout", reply->left);
+      if (!reply)
+        log::warn("drain: {}", reply.error().message);
+      else if (reply->left > 0)
+        log::warn("{} requests were cut off at the end of cluster.drain_timeout", reply->left);
     }
     if (front_) front_->stop();
     agent_cell_->set({});

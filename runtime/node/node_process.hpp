@@ -11,15 +11,15 @@ namespace troupe::node {
 /// Which process this is to be.
 struct node_request {
   config::settings settings;
-  std::string seat;       // "director", "front/0", "decode-0/1", a group ("decode-0"), or "" for any free seat
-  config::address join;   // of the director; unused by the director itself
-  int report_fd = -1;     // pipe to a supervisor, or -1
+  std::string seat;      // "director", "front/0", "decode-0/1", a group ("decode-0"), or "" for any free seat
+  config::address join;  // of the director; unused by the director itself
+  int report_fd = -1;    // pipe to a supervisor, or -1
 };
 
 /// Runs until SIGINT, SIGTERM or SIGHUP, then drains (unready, no new requests, running ones finish for at most
-/// cluster.drain_timeout, leave) and returns; a second signal ends the process at once. Errors: unavailable when the director
-/// cannot be reached within cluster.join_timeout, and whatever kept the process from starting. Call it once, from the main
-/// thread, before any other thread is made.
+/// cluster.drain_timeout, leave) and returns; a second signal ends the process at once. Errors: unavailable when the
+/// director cannot be reached within cluster.join_timeout, and whatever kept the process from starting. Call it once,
+/// from the main thread, before any other thread is made.
 ///
 /// Report lines (JSON) to the supervisor: {"actor": "HOST:PORT"} where this process is reached, {"http": "HOST:PORT",
 /// "model": NAME} of a front, {"joined": NODE} once, {"ready": BOOL} of a front whenever it changes.

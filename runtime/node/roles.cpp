@@ -14,8 +14,9 @@ class live_roles final : public actors::role_factory {
   live_roles(const config::settings& s, on_entrypoint entrypoint, bool reachable)
       : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable) {}
 
-  result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment, const actors::node_identity& identity,
-                                    const actors::node_agent_actor& agent, const actors::directory_actor& directory) override {
+  result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment,
+                                    const actors::node_identity& identity, const actors::node_agent_actor& agent,
+                                    const actors::directory_actor& directory) override {
     actors::role_context context{parent, assignment, identity, agent, directory};
     switch (assignment.what) {
       case actors::role::front: {
@@ -51,7 +52,8 @@ class live_roles final : public actors::role_factory {
         }
         return actors::start_rank_role(context, std::move(host), scheduler);
       }
-      default: return fail(errc::unsupported, "this process cannot take the role {}", actors::to_string(assignment.what));
+      default:
+        return fail(errc::unsupported, "this process cannot take the role {}", actors::to_string(assignment.what));
     }
   }
 
@@ -80,12 +82,15 @@ class live_roles final : public actors::role_factory {
 
 std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
   std::vector<actors::wanted_group> out{{actors::role::front, "front", 1}};
-  for (uint32_t g = 0; g < s.prefill.ranks / s.prefill.ep; ++g) out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
-  for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g) out.push_back({actors::role::decode, "decode-" + std::to_string(g), s.decode.ep});
+  for (uint32_t g = 0; g < s.prefill.ranks / s.prefill.ep; ++g)
+    out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
+  for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g)
+    out.push_back({actors::role::decode, "decode-" + std::to_string(g), s.decode.ep});
   return out;
 }
 
-std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint, bool reachable) {
+std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint,
+                                                        bool reachable) {
   return std::make_shared<live_roles>(s, std::move(entrypoint), reachable);
 }
 

@@ -39,7 +39,8 @@ result<run_dir> run_dir::take(const std::string& path) {
     char pid[32] = {};
     ssize_t n = pread(lock, pid, sizeof pid - 1, 0);
     close(lock);
-    return fail(errc::unavailable, "a cluster runs in {} already (pid {}); stop it, or choose another folder with --run-dir", path,
+    return fail(errc::unavailable,
+                "a cluster runs in {} already (pid {}); stop it, or choose another folder with --run-dir", path,
                 n > 0 ? pid : "unknown");
   }
   std::string mine = std::to_string(getpid());
@@ -61,7 +62,8 @@ run_dir::~run_dir() {
 }
 
 result<void> run_dir::write(const cluster_file& f) const {
-  nlohmann::ordered_json j{{"name", f.name}, {"director", f.director}, {"http", f.http}, {"model", f.model}, {"pid", f.pid}};
+  nlohmann::ordered_json j{
+      {"name", f.name}, {"director", f.director}, {"http", f.http}, {"model", f.model}, {"pid", f.pid}};
   j["processes"] = nlohmann::ordered_json::array();
   for (const auto& p : f.processes) j["processes"].push_back({{"name", p.name}, {"pid", p.pid}, {"log", p.log}});
   std::string next = path_ + "/cluster.json.next";
@@ -79,7 +81,8 @@ result<void> run_dir::write(const cluster_file& f) const {
 result<cluster_file> read_cluster_file(const std::string& path) {
   std::string file = path + "/cluster.json";
   std::ifstream in(file);
-  if (!in) return fail(errc::not_found, "no cluster runs in {} (there is no cluster.json); start one with `troupe up`", path);
+  if (!in)
+    return fail(errc::not_found, "no cluster runs in {} (there is no cluster.json); start one with `troupe up`", path);
   try {
     auto j = nlohmann::json::parse(in);
     cluster_file f{j.at("name"), j.at("director"), j.at("http"), j.at("model"), j.at("pid"), {}};

@@ -24,8 +24,8 @@ class signal_reader {
   sigset_t old_mask_{};
 };
 
-/// After the first stop signal has been read: from now on SIGINT and SIGTERM end the process at once (exit by the signal),
-/// and SIGALRM does after `limit`, so that a stop that hangs still ends.
+/// After the first stop signal has been read: from now on SIGINT and SIGTERM end the process at once (exit by the
+/// signal), and SIGALRM does after `limit`, so that a stop that hangs still ends.
 void arm_hard_stop(nanoseconds limit);
 
 }  // namespace troupe::node

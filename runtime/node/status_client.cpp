@@ -21,8 +21,8 @@ result<Answer> ask_now(caf::scoped_actor& self, const Handle& to, nanoseconds li
 }
 
 template <class Handle, class Answer, class Request>
-void ask_named(caf::scoped_actor& self, const door_actor& door, const std::string& name, nanoseconds limit, Request request,
-               std::map<std::string, Answer>& into, const std::string& seat) {
+void ask_named(caf::scoped_actor& self, const door_actor& door, const std::string& name, nanoseconds limit,
+               Request request, std::map<std::string, Answer>& into, const std::string& seat) {
   auto found = ask_now<lookup_reply>(self, door, limit, lookup_request{incarnation{}, name});
   if (!found || !found->outcome.ok() || !found->handle) return;
   auto answer = ask_now<Answer>(self, caf::actor_cast<Handle>(found->handle), limit, request);
@@ -37,7 +37,8 @@ std::string role_text(const node_entry& n) {
 
 std::string state_text(const node_entry& n) {
   std::string out;
-  for (const auto& r : n.roles) out += (out.empty() ? "" : ",") + std::string(to_string(r.state)) + (r.text.empty() ? "" : " (" + r.text + ")");
+  for (const auto& r : n.roles)
+    out += (out.empty() ? "" : ",") + std::string(to_string(r.state)) + (r.text.empty() ? "" : " (" + r.text + ")");
   return out.empty() ? (n.draining ? "draining" : "member") : out;
 }
 
@@ -47,7 +48,8 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
   TROUPE_TRY(auto handle, net.dial<director_actor>(director, limit));
   caf::scoped_actor self{net.system()};
   auto report = ask_now<status_report>(self, handle, limit, status_query{});
-  if (!report) return fail(report.error().code, "the director at {} does not answer: {}", director.text(), report.error().message);
+  if (!report)
+    return fail(report.error().code, "the director at {} does not answer: {}", director.text(), report.error().message);
   cluster_picture p;
   p.cluster = std::move(*report);
   for (const node_entry& n : p.cluster.view.nodes) {
@@ -68,7 +70,8 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
 }
 
 std::string as_table(const cluster_picture& p, const std::string& http) {
-  std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
+  std::vector<std::vector<std::string>> rows{
+      {"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
   const auto& view = p.cluster.view;
   for (size_t i = 0; i < view.nodes.size(); ++i) {
     const node_entry& n = view.nodes[i];
@@ -83,8 +86,8 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
       if (r.assignment.what == role::front && !http.empty()) serves = http;
     }
     std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
-    rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid), fmt::format("{}:{}", n.host, n.port),
-                    serves, heard, waiting, running, pages});
+    rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid),
+                    fmt::format("{}:{}", n.host, n.port), serves, heard, waiting, running, pages});
   }
   std::vector<size_t> width(rows[0].size());
   for (const auto& row : rows) {
@@ -93,7 +96,8 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
   std::string out;
   for (const auto& row : rows) {
     std::string line;
-    for (size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? width[c] + 2 : 0);
+    for (size_t c = 0; c < row.size(); ++c)
+      line += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? width[c] + 2 : 0);
     out += line + "\n";
   }
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
@@ -102,14 +106,19 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
 
 std::string as_json(const cluster_picture& p) {
   using json = nlohmann::ordered_json;
-  json j{{"complete", p.cluster.complete}, {"epoch", p.cluster.view.epoch.value}, {"view_version", p.cluster.view.version}};
+  json j{{"complete", p.cluster.complete},
+         {"epoch", p.cluster.view.epoch.value},
+         {"view_version", p.cluster.view.version}};
   j["nodes"] = json::array();
   for (size_t i = 0; i < p.cluster.view.nodes.size(); ++i) {
     const node_entry& n = p.cluster.view.nodes[i];
     json roles = json::array();
     for (const auto& r : n.roles) {
       std::string seat = r.assignment.seat();
-      json role{{"seat", seat}, {"role", to_string(r.assignment.what)}, {"state", to_string(r.state)}, {"group_epoch", r.group.value}};
+      json role{{"seat", seat},
+                {"role", to_string(r.assignment.what)},
+                {"state", to_string(r.state)},
+                {"group_epoch", r.group.value}};
       if (!r.text.empty()) role["text"] = r.text;
       if (auto s = p.schedulers.find(seat); s != p.schedulers.end()) {
         const auto& x = s->second;
@@ -126,7 +135,9 @@ std::string as_json(const cluster_picture& p) {
         role["failed"] = x.failed;
       }
       if (auto k = p.ranks.find(seat); k != p.ranks.end()) {
-        role["rank"] = {{"pages_total", k->second.pages_total}, {"pages_free", k->second.pages_free}, {"pages_owned", k->second.pages_owned},
+        role["rank"] = {{"pages_total", k->second.pages_total},
+                        {"pages_free", k->second.pages_free},
+                        {"pages_owned", k->second.pages_owned},
                         {"slots_open", k->second.slots_open}};
       }
       if (auto f = p.fronts.find(seat); f != p.fronts.end()) {
@@ -141,7 +152,8 @@ std::string as_json(const cluster_picture& p) {
       }
       roles.push_back(std::move(role));
     }
-    json node{{"node", n.node.value}, {"incarnation", n.inc.value}, {"name", n.name}, {"pid", n.pid}, {"host", n.host}, {"port", n.port}};
+    json node{{"node", n.node.value}, {"incarnation", n.inc.value}, {"name", n.name}, {"pid", n.pid}, {"host", n.host},
+              {"port", n.port}};
     if (i < p.cluster.heard_ms_ago.size()) node["heard_ms_ago"] = p.cluster.heard_ms_ago[i];
     node["roles"] = std::move(roles);
     j["nodes"].push_back(std::move(node));

@@ -1,4 +1,5 @@
-// Asks a running cluster how it is, from outside: the director for the members, then every rank and front for its queues.
+// Asks a running cluster how it is, from outside: the director for the members, then every rank and front for its
+// queues.
 #pragma once
 
 #include <map>
@@ -19,12 +20,12 @@ struct cluster_picture {
   std::map<std::string, actors::front_report> fronts;          // by seat
 };
 
-/// Asks the director at `director`, then the nodes of its view; each question waits at most `limit`. Errors: unavailable or
-/// timeout when the director does not answer. Blocks; not for actors.
+/// Asks the director at `director`, then the nodes of its view; each question waits at most `limit`. Errors:
+/// unavailable or timeout when the director does not answer. Blocks; not for actors.
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit);
 
-/// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and `http` for the
-/// front), queue, pages.
+/// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and `http` for
+/// the front), queue, pages.
 std::string as_table(const cluster_picture& p, const std::string& http = "");
 /// The picture as JSON.
 std::string as_json(const cluster_picture& p);

@@ -31,8 +31,8 @@ sigset_t watched_signals() {
 }
 
 // Runs in the child between fork and exec: only async-signal-safe calls.
-[[noreturn]] void become(const char* program, char* const* argv, int log_fd, int report_fd, int wanted_report_fd, pid_t parent,
-                         const sigset_t* mask) {
+[[noreturn]] void become(const char* program, char* const* argv, int log_fd, int report_fd, int wanted_report_fd,
+                         pid_t parent, const sigset_t* mask) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(125);  // the supervisor died before the line above
@@ -58,7 +58,8 @@ std::string describe_exit(int status) {
   return fmt::format("wait status {}", status);
 }
 
-supervisor::supervisor(std::string program, std::string folder) : program_(std::move(program)), folder_(std::move(folder)) {
+supervisor::supervisor(std::string program, std::string folder)
+    : program_(std::move(program)), folder_(std::move(folder)) {
   sigset_t set = watched_signals();
   sigprocmask(SIG_BLOCK, &set, &old_mask_);
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -121,8 +122,10 @@ void supervisor::read_report(const std::string& name) {
     }
     std::string& partial = it->second.partial;
     for (ssize_t i = 0; i < n; ++i) {
-      if (buffer[i] == '\n') queue_.push_back({supervisor_event::kind::report, name, std::exchange(partial, {})});
-      else if (partial.size() < max_report_line) partial += buffer[i];
+      if (buffer[i] == '\n')
+        queue_.push_back({supervisor_event::kind::report, name, std::exchange(partial, {})});
+      else if (partial.size() < max_report_line)
+        partial += buffer[i];
     }
   }
 }
@@ -178,7 +181,9 @@ std::vector<std::string> supervisor::stop(const std::vector<std::vector<std::str
   auto run_stage = [&](const std::set<std::string>& names) {
     for (const auto& n : names) kill(running_.at(n), SIGTERM);
     nanoseconds deadline = steady_clock().now() + grace;
-    auto left = [&] { return std::any_of(names.begin(), names.end(), [&](const auto& n) { return running_.contains(n); }); };
+    auto left = [&] {
+      return std::any_of(names.begin(), names.end(), [&](const auto& n) { return running_.contains(n); });
+    };
     while (left() && !hurry && steady_clock().now() < deadline) {
       supervisor_event e = wait(std::min<nanoseconds>(deadline - steady_clock().now(), std::chrono::seconds(1)));
       if (e.what == supervisor_event::kind::signalled) hurry = true;

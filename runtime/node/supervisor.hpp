@@ -33,10 +33,10 @@ struct supervisor_event {
   std::string name, text;
 };
 
-/// Starts children so that they cannot outlive it: each gets SIGTERM when this process dies, whatever the reason, lives in a
-/// process group of its own (a Ctrl-C in the terminal reaches only the supervisor), and writes stdout and stderr to
-/// FOLDER/NAME.log. One thread, the one that made it. While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD arrive through
-/// `wait` only.
+/// Starts children so that they cannot outlive it: each gets SIGTERM when this process dies, whatever the reason, lives
+/// in a process group of its own (a Ctrl-C in the terminal reaches only the supervisor), and writes stdout and stderr
+/// to FOLDER/NAME.log. One thread, the one that made it. While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD arrive
+/// through `wait` only.
 class supervisor {
  public:
   /// `program` is run for every child. `folder` must exist.
@@ -52,9 +52,9 @@ class supervisor {
   /// The next event; waits at most `limit`. Events of one child come in order, its exit last.
   supervisor_event wait(nanoseconds limit);
 
-  /// SIGTERM to the children named, in that order, waiting for each group of equal `stage` before the next; what does not
-  /// end within `grace` gets SIGKILL. A second signal to this process skips the rest of the grace. Returns the names that had
-  /// to be killed or ended with an error.
+  /// SIGTERM to the children named, in that order, waiting for each group of equal `stage` before the next; what does
+  /// not end within `grace` gets SIGKILL. A second signal to this process skips the rest of the grace. Returns the
+  /// names that had to be killed or ended with an error.
   std::vector<std::string> stop(const std::vector<std::vector<std::string>>& stages, nanoseconds grace);
 
   /// Children that run.

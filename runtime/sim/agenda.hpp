@@ -1,4 +1,5 @@
-// The one list of everything that will happen in a simulation, in virtual time: timers, messages under way, steps that end.
+// The one list of everything that will happen in a simulation, in virtual time: timers, messages under way, steps that
+// end.
 #pragma once
 
 #include <cstdint>

@@ -91,10 +91,15 @@ void coordinator::run_job() {
   mix(static_cast<uint64_t>(agenda_.now().count()));
   if (job->subtype() == caf::resumable::scheduled_actor) mix(static_cast<caf::scheduled_actor*>(job)->id());
   switch (job->resume(&unit_, 1)) {
-    case caf::resumable::resume_later: jobs_.push_back(job); break;
+    case caf::resumable::resume_later:
+      jobs_.push_back(job);
+      break;
     case caf::resumable::done:
-    case caf::resumable::awaiting_message: intrusive_ptr_release(job); break;
-    case caf::resumable::shutdown_execution_unit: break;
+    case caf::resumable::awaiting_message:
+      intrusive_ptr_release(job);
+      break;
+    case caf::resumable::shutdown_execution_unit:
+      break;
   }
 }
 

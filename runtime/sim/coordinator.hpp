@@ -1,5 +1,5 @@
-// A scheduler module for CAF without threads: one runnable actor after the other, chosen by the seed, one message each; time
-// is the agenda's. Load it before the actor_system is made (install), then drive it with step().
+// A scheduler module for CAF without threads: one runnable actor after the other, chosen by the seed, one message each;
+// time is the agenda's. Load it before the actor_system is made (install), then drive it with step().
 #pragma once
 
 #include <caf/actor_clock.hpp>
@@ -18,7 +18,9 @@ class agenda_clock final : public caf::actor_clock {
  public:
   explicit agenda_clock(agenda& a) : agenda_(a) {}
   time_point now() const noexcept override;
-  duration_type difference(caf::atom_value, long, time_point t0, time_point t1) const noexcept override { return t1 - t0; }
+  duration_type difference(caf::atom_value, long, time_point t0, time_point t1) const noexcept override {
+    return t1 - t0;
+  }
   void set_ordinary_timeout(time_point, caf::abstract_actor*, caf::atom_value, uint64_t) override;
   void set_multi_timeout(time_point, caf::abstract_actor*, caf::atom_value, uint64_t) override;
   void set_request_timeout(time_point t, caf::abstract_actor* self, caf::message_id id) override;

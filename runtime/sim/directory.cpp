@@ -45,8 +45,12 @@ class directory_state {
     auto p = self_->make_response_promise<promise<resolve_reply>>();
     links_.ask(
         self_, agent, std::chrono::seconds(1), lookup_request{key.inc, key.name},
-        [p](const lookup_reply& r) mutable { p.deliver(resolve_reply{r.outcome, r.handle}); },
-        [p](const error& e) mutable { p.deliver(resolve_reply{to_status(e), nullptr}); });
+        [p](const lookup_reply& r) mutable {
+          p.deliver(resolve_reply{r.outcome, r.handle});
+        },
+        [p](const error& e) mutable {
+          p.deliver(resolve_reply{to_status(e), nullptr});
+        });
     return p;
   }
 

@@ -10,8 +10,8 @@
 
 namespace troupe::sim {
 
-/// What "listens" where: host name of a node -> its node agent (or, under "director", the director). Real handles, as the
-/// actors' spawn functions returned them.
+/// What "listens" where: host name of a node -> its node agent (or, under "director", the director). Real handles, as
+/// the actors' spawn functions returned them.
 using listeners = std::map<std::string, caf::strong_actor_ptr>;
 
 /// `net` and `where` must outlive the actors of the node.

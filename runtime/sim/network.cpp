@@ -111,7 +111,8 @@ caf::strong_actor_ptr network::make_proxy(size_t owner, const caf::node_id& nid,
 }
 
 nanoseconds network::delay() {
-  return link_.latency + nanoseconds(static_cast<int64_t>(random_.uniform() * static_cast<double>(link_.jitter.count())));
+  return link_.latency +
+         nanoseconds(static_cast<int64_t>(random_.uniform() * static_cast<double>(link_.jitter.count())));
 }
 
 void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid, caf::mailbox_element_ptr e) {
@@ -126,7 +127,8 @@ void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid
   ++messages_;
   bytes_ += bytes.size();
   const auto start = std::max(agenda_.now(), source.egress_free);
-  source.egress_free = start + nanoseconds(static_cast<int64_t>(static_cast<double>(bytes.size()) / link_.bytes_per_ns));
+  source.egress_free =
+      start + nanoseconds(static_cast<int64_t>(static_cast<double>(bytes.size()) / link_.bytes_per_ns));
   auto& last = source.last_arrival[to];
   last = std::max(source.egress_free + delay(), last + nanoseconds(1));  // TCP keeps order
   agenda_.at(last, [this, alive = alive_, from, from_id = source.id, to, to_id, aid, sender = e->sender, mid = e->mid,
@@ -136,8 +138,9 @@ void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid
   });
 }
 
-void network::deliver(size_t from, const caf::node_id& from_id, size_t to, caf::actor_id aid, caf::strong_actor_ptr sender,
-                      caf::message_id mid, std::vector<caf::strong_actor_ptr> stages, const std::vector<char>& bytes) {
+void network::deliver(size_t from, const caf::node_id& from_id, size_t to, caf::actor_id aid,
+                      caf::strong_actor_ptr sender, caf::message_id mid, std::vector<caf::strong_actor_ptr> stages,
+                      const std::vector<char>& bytes) {
   if (nodes_[from]->id != from_id) return;  // the connection ended with the sender's old life
   auto* unit = coordinator_.unit();
   unit->proxy_registry_ptr(nodes_[to]->proxies.get());

@@ -1,9 +1,11 @@
-// Virtual nodes inside one actor_system, and the network between them. A virtual node is a CAF node id; a handle to an actor
-// of another node is a proxy that leads through here. Every message is encoded and decoded on its way, so nothing crosses
-// that a real network would not carry; the sender is replaced on arrival, so replies and downs travel the same way.
+// Virtual nodes inside one actor_system, and the network between them. A virtual node is a CAF node id; a handle to an
+// actor of another node is a proxy that leads through here. Every message is encoded and decoded on its way, so nothing
+// crosses that a real network would not carry; the sender is replaced on arrival, so replies and downs travel the same
+// way.
 //
-// The link is what TCP gives: order per pair of nodes, no loss of single messages. A cut link swallows messages silently. A
-// crashed node is noticed by its peers after one latency (the process was killed), or not at all (the host is gone).
+// The link is what TCP gives: order per pair of nodes, no loss of single messages. A cut link swallows messages
+// silently. A crashed node is noticed by its peers after one latency (the process was killed), or not at all (the host
+// is gone).
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -53,7 +55,8 @@ class network {
   size_t node_of(const caf::node_id& id) const;
   size_t size() const { return nodes_.size(); }
 
-  /// `target` as `node` sees it: itself when it lives there, else a proxy; null when its node is down or of another life.
+  /// `target` as `node` sees it: itself when it lives there, else a proxy; null when its node is down or of another
+  /// life.
   caf::strong_actor_ptr view(size_t node, const caf::strong_actor_ptr& target);
 
   /// Ends every actor of the node at once. Call it from the driver or the agenda, never from a handler.
