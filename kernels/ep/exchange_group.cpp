@@ -132,7 +132,7 @@ result<void> exchange_group::lose(std::vector<uint32_t> suspects, std::string wh
 void exchange_group::on_dead(uint32_t rank) {
   if (rank >= ranks_) return;
   dead_[rank] = true;
-  any_dead_ = true;
+  ++deaths_;
 }
 
 bool exchange_group::arrived(slot_kind kind, uint32_t source) {
@@ -190,7 +190,8 @@ result<void> exchange_group::wait_for(slot_kind kind, uint32_t layer) {
       return fail(failure_);
     }
     if (p_.link->ended) return usable();
-    if (any_dead_) {
+    const uint32_t deaths = deaths_;
+    if (deaths != 0) {
       // What the dead have still sent counts, so look again before judging.
       if (all_arrived(kind)) return check_arrived(kind, layer);
       std::vector<uint32_t> gone;
@@ -217,7 +218,8 @@ result<void> exchange_group::wait_for(slot_kind kind, uint32_t layer) {
     }
     control(inbox_)->sleeping.store(1, std::memory_order_seq_cst);
     p_.link->progress(*this);
-    if (!all_arrived(kind) && !failed_) {
+    // A death that this progress has brought is judged first: no second notice of it would end the sleep.
+    if (!all_arrived(kind) && !failed_ && deaths_ == deaths) {
       p_.counters->sleeps.fetch_add(1, std::memory_order_relaxed);
       p_.link->sleep(p_.deadline - waited);
     }

@@ -81,7 +81,7 @@ class exchange_group final : public group, private lane_sink {
   bool pending_ = false;    // dispatched, not combined
   uint32_t layer_ = 0, k_ = 0, rows_ = 0;
   std::vector<bool> dead_;
-  bool any_dead_ = false;
+  uint32_t deaths_ = 0;               // notices so far
   std::vector<uint32_t> waiting_;     // ranks that the running exchange waits for
   std::vector<uint64_t> bad_seen_;    // per source: stamp of the last slot counted as stale
   std::vector<uint32_t> route_rank_;  // of the last dispatch, per place

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/ep/exchange_group.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "kernels/ep/thread_group.hpp"
 #include "kernels/ep/wire.hpp"
@@ -191,6 +192,63 @@ TEST_P(ep_both, a_killed_rank_ends_exchanges_and_parking_at_once) {
       EXPECT_LT(steady_clock().now() - start, milliseconds(5000));
     });
     killer.join();
+  }
+}
+
+// A peer that takes messages and never answers; its death notice comes with the n-th progress.
+class dying_peer_lane final : public lane {
+ public:
+  dying_peer_lane(const group_shape& shape, int dies_at)
+      : dies_at_(dies_at), inbox_(inbox_layout(shape).total / sizeof(cell) + 1) {}
+  std::recursive_mutex& serial() override { return serial_; }
+  std::byte* inbox() override { return reinterpret_cast<std::byte*>(inbox_.data()); }
+  std::byte* peer_inbox(uint32_t) override { return nullptr; }
+  bool has_message_peers() const override { return true; }
+  std::byte* buffer(uint32_t, size_t bytes, nanoseconds, lane_sink&) override {
+    out_.resize(bytes + 1);
+    return out_.data();
+  }
+  void post(uint32_t, const slot_header&, size_t) override {}
+  void progress(lane_sink& sink) override {
+    if (++progressed_ == dies_at_) sink.on_dead(1);
+  }
+  void sleep(nanoseconds) override { slept_over_death |= progressed_ >= dies_at_; }
+  void signal() override {}
+  void flush(nanoseconds, lane_sink&) override {}
+
+  bool slept_over_death = false;
+
+ private:
+  struct alignas(64) cell {
+    std::byte bytes[64];
+  };
+  const int dies_at_;
+  int progressed_ = 0;
+  std::recursive_mutex serial_;
+  std::vector<cell> inbox_;
+  std::vector<std::byte> out_;
+};
+
+// No second notice would end a sleep, so one that comes just before it must not be slept over.
+TEST(ep_wait, a_death_notice_is_never_slept_over) {
+  for (int dies_at = 1; dies_at <= 9; ++dies_at) {
+    exchange_group::parts parts;
+    parts.shape = small(2);
+    parts.epoch = group_epoch{1};
+    parts.incarnations = {1, 2};
+    parts.deadline = std::chrono::seconds(20);
+    parts.wait = {0, nanoseconds(0)};
+    auto link = std::make_shared<dying_peer_lane>(parts.shape, dies_at);
+    parts.link = link;
+    parts.counters = std::make_shared<atomic_counters>();
+    exchange_group group(std::move(parts));
+    step_header h;
+    h.has_work = true;
+    auto got = group.begin_step(h);
+    ASSERT_FALSE(got);
+    EXPECT_EQ(got.error().code, errc::peer_lost);
+    EXPECT_EQ(group.suspects(), std::vector<uint32_t>{1});
+    EXPECT_FALSE(link->slept_over_death) << "notice at progress " << dies_at;
   }
 }
 

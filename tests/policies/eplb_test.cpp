@@ -311,7 +311,9 @@ TEST(eplb, static_loads_never_worse_than_the_published_algorithm) {
     std::printf("EP%u, %u slots: global lb %.5f (%.3f GPUs per layer hold an expert twice), balanced %.5f, at worst %.5f; %.2f ms per 40 layers\n",
                 s.gpus, s.slots, global_sum / loads / layers, static_cast<double>(doubles) / loads / layers, ours_sum / loads / layers,
                 ours_worst, spent);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     EXPECT_LT(spent, 20) << "ms of one core for 40 layers";
+#endif
     EXPECT_NEAR(global_sum / loads / layers, s.expected, s.slack);
   }
 }
