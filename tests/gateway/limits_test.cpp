@@ -244,12 +244,14 @@ TEST_F(limits, client_gone_in_mid_stream_cancels_and_is_accounted) {
 TEST_F(limits, slow_client_is_fed_in_large_pieces_then_dropped) {
   opts.output_buffer_bytes = 8 << 10;
   opts.slow_client_timeout = std::chrono::milliseconds(400);
-  serve(endless, 200000);
+  serve(endless, 8000000);
   json body = completion("slow");
   body.update({{"stream", true}, {"max_tokens", 100000}});
   {
     http_client c(port(), 4096);
-    c.request("POST", "/v1/completions", body.dump());
+    json more = body;  // than the sockets' buffers hold
+    more["max_tokens"] = 5000000;
+    c.request("POST", "/v1/completions", more.dump());
     ASSERT_TRUE(c.read_until("data: "));
     // It reads nothing more: the server gives up and cancels, or the answer was complete upstream already.
     EXPECT_TRUE(gen->wait([&] { return metric(R"(troupe_client_gone_total{model_name="tiny-v41"})") == 1; }));

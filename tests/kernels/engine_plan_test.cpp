@@ -304,7 +304,7 @@ TEST(failure, a_lost_peer_is_reported_and_a_new_group_continues) {
 
 // A peer that dies at any moment of a step: what was committed stays, the rest is run again, no token changes.
 TEST(failure, killed_in_the_middle_of_steps) {
-  const prompt p = prompt_of(60, 8);
+  const prompt p = prompt_of(60, 40);
   completion want;
   {
     engine_driver alone(config());
@@ -323,7 +323,7 @@ TEST(failure, killed_in_the_middle_of_steps) {
     std::vector<token_id> got;
     uint32_t committed = 0;
     bool lost = false, open = false;
-    for (int step = 0; got.size() < 8 && step < 40; ++step) {
+    for (int step = 0; got.size() < 40 && step < 200; ++step) {
       step_plan plan;
       plan.id = first.next_plan();
       plan.verify_budget = 5;
@@ -334,7 +334,7 @@ TEST(failure, killed_in_the_middle_of_steps) {
       sequence_step s{.slot = slot_id{0}};
       if (committed < 60)
         s.position = committed, s.rows = 60 - committed, s.sample = true, s.decoder_from = s.decoder_floor = 44;
-      if (first.held(slot_id{0}).empty()) s.pages = first.pages(slot_id{0}, 5);
+      if (first.held(slot_id{0}).empty()) s.pages = first.pages(slot_id{0}, 7);
       plan.sequences.push_back(s);
       const auto submitted = first.get().submit(plan);
       if (submitted && step == round / 3 && !lost) made->control->kill(1);
