@@ -249,6 +249,12 @@ result<step_header> exchange_group::begin_step(const step_header& mine) {
   std::lock_guard lock(p_.link->serial());
   if (auto ok = usable(); !ok) return fail(ok.error());
   if (pending_) return fail(errc::invalid_argument, "begin_step: layer {} was dispatched and not combined", layer_);
+  // Direct stores alone would not bring a death notice: look once a step.
+  p_.link->progress(*this);
+  if (failed_) return fail(failure_);
+  for (uint32_t r = 0; r < ranks_; ++r)
+    if (dead_[r] && !leaving_)
+      return fail(lose({r}, fmt::format("the connection to rank {} ended between two steps", r)).error());
   // What was submitted before is in `mine`, what comes later sets it again.
   if (mine.has_work) woken_ = false;
   ++step_;

@@ -283,9 +283,7 @@ void sleeper::sleep(nanoseconds limit) {
   for (const node* n : {first_, second_})
     if (ucp_worker_arm(n->worker()) != UCS_OK) return;  // busy: progress again
   // Rounded up: epoll counts milliseconds and a wait of 0 would spin until the limit.
-  // At most 20 ms: a worker that has no connection of its own does not always wake this up (seen as a death that a rank
-  // slept through), and looking 50 times a second costs less than 0.1 % of a core.
-  const int64_t ms = std::clamp<int64_t>((limit.count() + 999'999) / 1'000'000, 0, 20);
+  const int64_t ms = std::clamp<int64_t>((limit.count() + 999'999) / 1'000'000, 0, 60'000);
   epoll_event events[3];
   epoll_wait(epoll_, events, 3, static_cast<int>(ms));
   uint64_t count;
