@@ -295,15 +295,19 @@ TEST_P(contract, a_removed_peer_can_be_added_again) {
     const peer_id peer = *a->add_peer(b->address());
     EXPECT_EQ(peer.value, static_cast<uint32_t>(round)) << "ids are not reused";
     pending p;
-    ASSERT_TRUE(a->send(peer, channel_id{1}, bytes_of("x"), p.callback()));
+    const auto sent = a->send(peer, channel_id{1}, bytes_of("x"), p.callback());
+    ASSERT_TRUE(sent) << sent.error().message;
     const auto r = wait(p);
     EXPECT_TRUE(r) << r.error().message;
     a->remove_peer(peer);
     // Removal is a command in a queue where the transport has a thread.
     const auto until = steady_clock().now() + seconds(20);
     for (;;) {
-      const auto refused = a->send(peer, channel_id{1}, {}, {});
+      pending q;  // waited for, so that these sends do not fill the queue
+      const auto refused = a->send(peer, channel_id{1}, {}, q.callback());
       if (!refused && refused.error().code == errc::not_found) break;
+      ASSERT_TRUE(refused) << refused.error().message;
+      (void)wait(q);
       ASSERT_LT(steady_clock().now(), until);
     }
   }
