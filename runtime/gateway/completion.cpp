@@ -278,10 +278,7 @@ void completion::finish(const generate_event& last) {
     errc code = last.failure != errc{} ? last.failure : errc::internal;
     api_error e = from_failure(code, last.failure_text.empty() ? "the model failed" : last.failure_text);
     if (e.status == 429) core_->metrics.rejected("overload");
-    if (!streaming_) return out_->respond(error_response(e, headers()));
-    emit();                                                // tokens that came with the failure are the client's
-    out_->write(fmt::format("data: {}\n\n", to_json(e)));  // and no [DONE]: this answer is not complete
-    return out_->end_stream();
+    return fail_answer(e);
   }
   answer_->finish();
   const char* reason = reason_name(last, stopped);
@@ -294,6 +291,13 @@ void completion::finish(const generate_event& last) {
   event_line(writer_->finish_chunk(reason));
   if (request_.include_usage) out_->write(fmt::format("data: {}\n\n", writer_->usage_chunk(usage)));
   out_->write("data: [DONE]\n\n");
+  out_->end_stream();
+}
+
+void completion::fail_answer(const api_error& e) {
+  if (!streaming_) return out_->respond(error_response(e, headers()));
+  emit();                                                // tokens that came before the failure are the client's
+  out_->write(fmt::format("data: {}\n\n", to_json(e)));  // and no [DONE]: this answer is not complete
   out_->end_stream();
 }
 
@@ -337,6 +341,15 @@ void completion::on_client_gone() {
   held_.clear();
   if (done) return account(last);
   if (submitted_) core_->gen.cancel(id_);
+}
+
+void completion::on_stop() {
+  if (ended_ || gone_ || (!held_.empty() && held_.back().done)) return;
+  // To the generator it is as if the client went: a last event that still comes accounts the usage.
+  gone_ = true;
+  held_.clear();
+  if (submitted_) core_->gen.cancel(id_);
+  fail_answer({503, "the server stopped before this answer was complete", "server_error", "", "stopped", 5});
 }
 
 }  // namespace troupe::gateway

@@ -31,6 +31,7 @@ class completion final : public exchange_user, public std::enable_shared_from_th
   void on_room() override;
   void on_silence() override;
   void on_client_gone() override;
+  void on_stop() override;
 
  private:
   struct prepared {
@@ -47,6 +48,7 @@ class completion final : public exchange_user, public std::enable_shared_from_th
   void open_stream();
   void event_line(const std::string& json);
   void finish(const generate_event& last);
+  void fail_answer(const api_error& e);
   void account(const generate_event& last);
   void refuse(const api_error& e);
   void release();

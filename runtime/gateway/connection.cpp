@@ -18,28 +18,51 @@ namespace http = boost::beast::http;
 
 namespace {
 constexpr size_t read_size = 64 << 10;
+constexpr size_t linger_read_size = 4 << 10;
 constexpr size_t pipeline_bytes = 64 << 10;  // read ahead while an answer is under way; then the client has to wait
 constexpr size_t linger_bytes = 64 << 20;    // thrown away at most after a refusal
 constexpr nanoseconds linger_time = std::chrono::seconds(2);
+
+const api_error too_many{503, "too many connections; try again", "server_error", "", "too_many_connections", 1};
 }  // namespace
 
-connection::connection(std::shared_ptr<core> shared, std::shared_ptr<io_thread> io, tcp::socket socket)
+connection::connection(std::shared_ptr<core> shared, std::shared_ptr<io_thread> io, tcp::socket socket, bool refused)
     : core_(std::move(shared)),
       io_(std::move(io)),
+      refused_(refused),
       socket_(std::move(socket)),
       deadline_(io_->context),
       silence_(io_->context),
       stall_(io_->context) {
-  core_->connections.fetch_add(1);
+  (refused_ ? core_->refused : core_->connections).fetch_add(1);
   core_->metrics.connections.add(1);
 }
 
 connection::~connection() {
-  core_->connections.fetch_sub(1);
+  if (owes_) core_->owed.add(-1);
+  (refused_ ? core_->refused : core_->connections).fetch_sub(1);
   core_->metrics.connections.add(-1);
 }
 
-void connection::start(bool refuse) {
+void connection::refuse_at_once(core& shared, tcp::socket socket) {
+  shared.metrics.rejected("connections");
+  shared.metrics.answered("other", too_many.status);
+  std::string body = to_json(too_many);
+  std::string text = fmt::format(
+      "HTTP/1.1 503 Service Unavailable\r\nServer: troupe\r\nRetry-After: {}\r\nConnection: close\r\n"
+      "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+      too_many.retry_after, body.size(), body);
+  error_code ec;
+  socket.non_blocking(true, ec);
+  socket.write_some(net::buffer(text), ec);  // a fresh socket's buffer takes all of it
+  socket.shutdown(tcp::socket::shutdown_send, ec);
+  // Bytes left unread would turn the close into a reset.
+  char rest[4096];
+  for (int i = 0; i < 16 && socket.read_some(net::buffer(rest), ec) > 0; ++i) {
+  }
+}
+
+void connection::start() {
   io_->open.insert(this);
   error_code ignored;
   socket_.non_blocking(true, ignored);
@@ -49,9 +72,9 @@ void connection::start(bool refuse) {
   int user_timeout =
       static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(core_->opts.slow_client_timeout).count());
   setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof user_timeout);
-  if (refuse) {
+  if (refused_) {
     route_ = "other";
-    fault(503, "connections", "too_many_connections", "too many connections; try again", 1);
+    fault(too_many.status, "connections", too_many.code.c_str(), too_many.message, too_many.retry_after);
   } else {
     deadline(core_->opts.idle_timeout);
   }
@@ -63,7 +86,7 @@ void connection::start(bool refuse) {
 void connection::read() {
   if (reading_ || state_ == state::closed || (busy_ && buffer_.size() >= pipeline_bytes)) return;
   reading_ = true;
-  socket_.async_read_some(buffer_.prepare(read_size),
+  socket_.async_read_some(buffer_.prepare(state_ == state::open ? read_size : linger_read_size),
                           [self = shared_from_this()](error_code ec, size_t n) { self->on_read(ec, n); });
 }
 
@@ -131,6 +154,7 @@ void connection::handle() {
   parser_.reset();
   ++deadline_ticket_;  // no deadline while the answer is under way
   busy_ = true;
+  settle();
   keep_ = message.keep_alive();
   http10_ = message.version() < 11;
   status_ = 0;
@@ -172,8 +196,8 @@ void connection::respond(http_response r) {
   if (!busy_ || state_ != state::open) return;
   std::string h = head(r.status, r.headers);
   h += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n\r\n", r.content_type, r.body.size());
+  h += r.body;
   send(h);
-  send(r.body);
   done();
 }
 
@@ -212,7 +236,8 @@ void connection::done() {
   silence_.cancel();
   busy_ = false;
   was_full_ = false;
-  if (!keep_) return linger();
+  settle();
+  if (!keep_ || core_->draining.load()) return linger();
   deadline(core_->opts.idle_timeout);
   // The next request of a pipeline, from a fresh stack.
   io_->post([self = shared_from_this()] {
@@ -243,6 +268,14 @@ void connection::send(std::string_view bytes) {
   pending_ += bytes;
   if (full()) was_full_ = true;
   if (!writing_) write_more();
+  settle();
+}
+
+void connection::settle() {
+  bool owes = state_ != state::closed && (busy_ || writing_);
+  if (owes == owes_) return;
+  owes_ = owes;
+  core_->owed.add(owes ? 1 : -1);
 }
 
 void connection::write_more() {
@@ -269,6 +302,7 @@ void connection::on_written(error_code ec, size_t n) {
     was_full_ = false;
     if (auto user = user_) user->on_room();
   }
+  settle();
 }
 
 void connection::on_flushed() {
@@ -331,7 +365,7 @@ void connection::on_deadline() {
 void connection::linger() {
   state_ = state::lingering;
   buffer_.clear();
-  deadline(linger_time + core_->opts.slow_client_timeout);
+  deadline(refused_ ? linger_time : linger_time + core_->opts.slow_client_timeout);
   if (!writing_) on_flushed();
   read();
 }
@@ -342,6 +376,11 @@ void connection::abort() {
     busy_ = false;
     user->on_client_gone();
   }
+}
+
+void connection::stop() {
+  if (auto user = user_) user->on_stop();
+  if (state_ != state::closed && !busy_ && !writing_) close();
 }
 
 void connection::close() {
@@ -355,6 +394,7 @@ void connection::close() {
   stall_.cancel();
   error_code ignored;
   socket_.close(ignored);
+  settle();
 }
 
 }  // namespace troupe::gateway

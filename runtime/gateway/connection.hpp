@@ -24,11 +24,16 @@ namespace troupe::gateway {
 class connection final : public exchange, public std::enable_shared_from_this<connection> {
  public:
   using tcp = boost::asio::ip::tcp;
-  connection(std::shared_ptr<core> shared, std::shared_ptr<io_thread> io, tcp::socket socket);
+  /// With `refused` it only says 503 and closes (too many connections).
+  connection(std::shared_ptr<core> shared, std::shared_ptr<io_thread> io, tcp::socket socket, bool refused);
   ~connection() override;
 
-  /// Begins to serve; with `refuse` it only says 503 and closes (too many connections).
-  void start(bool refuse);
+  void start();
+  /// Says 503 on a socket over the limit and closes it, without waiting: the answer may be lost to a client that sends
+  /// at the same moment. For when too many refused connections are open already.
+  static void refuse_at_once(core& shared, tcp::socket socket);
+  /// The server stops: ends a request under way with an error; closes when no answer is owed.
+  void stop();
   /// Closes at once and tells the running request that its client went.
   void abort();
 
@@ -59,11 +64,13 @@ class connection final : public exchange, public std::enable_shared_from_this<co
   void watch_silence();
   void fault(unsigned status, const char* reason, const char* code, std::string message, uint32_t retry_after = 0);
   void linger();
+  void settle();  // keeps core::owed up to date
   void close();
   std::string head(unsigned status, const http_headers& headers);
 
   const std::shared_ptr<core> core_;
   const std::shared_ptr<io_thread> io_;
+  const bool refused_;
   tcp::socket socket_;
 
   // Input.
@@ -87,6 +94,7 @@ class connection final : public exchange, public std::enable_shared_from_this<co
   std::string sending_, pending_;
   size_t sent_ = 0;  // of sending_
   bool writing_ = false, was_full_ = false;
+  bool owes_ = false;  // counted in core::owed
   boost::asio::steady_timer stall_;
   bool stall_running_ = false, progress_ = false;
   int strikes_ = 0;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +15,30 @@
 #include "runtime/observe/request_metrics.hpp"
 
 namespace troupe::gateway {
+
+/// How many answers are owed: requests taken whose answer has not been handed to the kernel in full. Any thread.
+class answers_owed {
+ public:
+  void add(int n) {
+    std::lock_guard lock(mutex_);
+    owed_ += n;
+    if (owed_ == 0) none_.notify_all();
+  }
+  uint32_t count() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<uint32_t>(owed_);
+  }
+  /// Waits until none is owed, at most `limit`; false when some still are.
+  bool wait_none(nanoseconds limit) {
+    std::unique_lock lock(mutex_);
+    return none_.wait_for(lock, limit, [this] { return owed_ == 0; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable none_;
+  int64_t owed_ = 0;  // by mutex_
+};
 
 /// Members are constant after construction, atomic, or guarded as said.
 struct core {
@@ -33,7 +59,9 @@ struct core {
   const client local = local_client();
   const int64_t created = wall_seconds();
 
-  std::atomic<uint32_t> connections{0};
+  std::atomic<uint32_t> connections{0};  // served ones
+  std::atomic<uint32_t> refused{0};      // connections over the limit that are being told so
+  answers_owed owed;
   std::atomic<uint32_t> running{0};  // generations, from admission to their last event
   std::atomic<bool> draining{false};
   std::atomic<uint64_t> requests{0};  // makes ids of the process's requests unique

@@ -41,6 +41,8 @@ class exchange_user {
   virtual void on_silence() = 0;
   /// The client closed, or took no byte for too long. The exchange takes no more output.
   virtual void on_client_gone() = 0;
+  /// The server stops. An answer that is complete goes on leaving; any other one ends now, with an error.
+  virtual void on_stop() = 0;
 };
 
 /// The way back to the client. Everything but `post` belongs to the connection's thread. An answer is either one

@@ -16,8 +16,9 @@ using tcp = net::ip::tcp;
 using boost::system::error_code;
 
 namespace {
-// Connections beyond the limit that are being told so; further ones are closed without a word.
-constexpr uint32_t refusals = 64;
+// Connections beyond the limit that are told so and kept until the client has read it; further ones are told and closed
+// at once.
+constexpr uint32_t refusals = 512;
 constexpr nanoseconds accept_pause = std::chrono::milliseconds(100);
 }  // namespace
 
@@ -85,11 +86,10 @@ void server::impl::accept() {
 }
 
 void server::impl::accepted(std::shared_ptr<io_thread> io, tcp::socket socket) {
-  uint32_t open = shared->connections.load();
-  bool refuse = open >= shared->opts.max_connections;
-  if (open >= shared->opts.max_connections + refusals) return;  // the socket closes
-  auto c = std::make_shared<connection>(shared, io, std::move(socket));
-  io->post([c, refuse] { c->start(refuse); });
+  bool refuse = shared->connections.load() >= shared->opts.max_connections;
+  if (refuse && shared->refused.load() >= refusals) return connection::refuse_at_once(*shared, std::move(socket));
+  auto c = std::make_shared<connection>(shared, io, std::move(socket), refuse);
+  io->post([c] { c->start(); });
 }
 
 void server::impl::run() {
@@ -113,6 +113,15 @@ void server::impl::stop() {
         acceptor->close(ignored);
         pause->cancel();
       }
+      std::vector<std::shared_ptr<connection>> all;
+      for (connection* c : io->open) all.push_back(c->shared_from_this());
+      for (auto& c : all) c->stop();
+    });
+  }
+  if (!shared->owed.wait_none(shared->opts.stop_grace))
+    log::warn("gateway stops with {} answers that their clients have not taken", shared->owed.count());
+  for (auto& io : threads) {
+    io->post([io] {
       while (!io->open.empty()) (*io->open.begin())->abort();
       io->work.reset();
     });
@@ -162,6 +171,8 @@ std::string server::address() const {
 uint16_t server::port() const { return impl_->local.port(); }
 void server::drain() { impl_->shared->draining = true; }
 uint32_t server::running() const { return impl_->shared->running.load(); }
+uint32_t server::unanswered() const { return impl_->shared->owed.count(); }
+bool server::wait_answered(nanoseconds limit) { return impl_->shared->owed.wait_none(limit); }
 void server::stop() { impl_->stop(); }
 
 }  // namespace troupe::gateway

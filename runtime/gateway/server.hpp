@@ -35,9 +35,10 @@ struct options {
   std::string key_file;               // API keys (keys.hpp has the form); empty = no keys, loopback only
   uint32_t io_threads = 1;
   uint32_t encode_threads = 1;
-  uint32_t max_connections = 4096;                         // further ones get 503 with Retry-After and are closed
-  uint32_t max_requests = 1024;                            // generations at once; further ones get 429 with Retry-After
-  uint64_t max_body_bytes = 32u << 20;                     // beyond: 413
+  uint32_t max_connections = 4096;      // further ones get 503 with Retry-After and are closed: 512 at a time once the
+                                        // client has read it (at most 2 s), those beyond at once; all are counted
+  uint32_t max_requests = 1024;         // generations at once; further ones get 429 with Retry-After
+  uint64_t max_body_bytes = 32u << 20;  // beyond: 413
   uint32_t max_header_bytes = 16u << 10;                   // beyond: 431
   nanoseconds request_timeout = std::chrono::seconds(30);  // from a request's first byte to its last; beyond: 408
   nanoseconds idle_timeout = std::chrono::seconds(75);     // a connection without a request is closed
@@ -47,6 +48,7 @@ struct options {
                    // most max_tokens of them) and are sent in larger chunks once there is room
   nanoseconds slow_client_timeout =
       std::chrono::seconds(30);  // no byte taken for so long: the request is cancelled and the connection closed
+  nanoseconds stop_grace = std::chrono::seconds(2);  // that `stop` gives answers to leave before it closes
   uint32_t default_max_tokens =
       0;  // of a chat without max_tokens; 0 = what the context leaves (completions: 16, as OpenAI)
 };
@@ -68,10 +70,15 @@ class server {
 
   /// /ready says 503 from now on, new requests for tokens get 503, running ones finish. Returns at once.
   void drain();
-  /// Generations under way; 0 after a drain is finished.
+  /// Generations under way. Their answers may still have to leave when it is 0: a drain is over at `unanswered` 0.
   uint32_t running() const;
-  /// Cancels what runs, closes every connection and joins the threads. Events of the generator that come later are
-  /// dropped. Idempotent; also done by the destructor.
+  /// Requests taken whose answer has not been handed to the kernel in full.
+  uint32_t unanswered() const;
+  /// Waits until `unanswered` is 0, at most `limit`; false when it is not.
+  bool wait_answered(nanoseconds limit);
+  /// Cancels what runs and ends it with an error (503, or an error event in a stream), gives this and every complete
+  /// answer `stop_grace` to leave, closes every connection and joins the threads. Events of the generator that come
+  /// later are dropped. Idempotent; also done by the destructor.
   void stop();
 
  private:

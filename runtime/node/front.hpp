@@ -34,7 +34,10 @@ class front {
   std::string model() const { return model_; }
   /// No new requests; running ones finish.
   void drain() { server_->drain(); }
-  uint32_t running() const { return server_->running(); }
+  /// Requests whose answer has not left yet.
+  uint32_t unanswered() const { return server_->unanswered(); }
+  /// Waits until every answer has left, at most `limit`; false when some have not.
+  bool wait_answered(nanoseconds limit) { return server_->wait_answered(limit); }
   void stop() { server_->stop(); }
 
  private:

@@ -143,6 +143,7 @@ class process {
 
   void stop(bool drain) {
     const nanoseconds grace = drain ? settings_.cluster.drain_timeout : 0ns;
+    const nanoseconds end = steady_clock().now() + grace;
     arm_hard_stop(grace + stop_margin);
     if (front_) front_->drain();
     if (agent_) {
@@ -153,7 +154,12 @@ class process {
       else if (reply->left > 0)
         log::warn("{} requests were cut off at the end of cluster.drain_timeout", reply->left);
     }
-    if (front_) front_->stop();
+    if (front_) {
+      // The cluster is through with the requests; their answers may still be on the way to the clients.
+      if (!front_->wait_answered(std::max<nanoseconds>(end - steady_clock().now(), 0ns)))
+        log::warn("{} answers had not left at the end of cluster.drain_timeout", front_->unanswered());
+      front_->stop();
+    }
     agent_cell_->set({});
     for (const auto& h : {caf::actor_cast<actors::any_handle>(agent_), caf::actor_cast<actors::any_handle>(directory_),
                           caf::actor_cast<actors::any_handle>(door_), caf::actor_cast<actors::any_handle>(director_)}) {

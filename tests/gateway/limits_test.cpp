@@ -1,5 +1,8 @@
 // Clients that are wrong, slow, gone or too many; and the end of a server. After each the server still serves.
+#include <sys/resource.h>
+
 #include <fstream>
+#include <thread>
 
 #include "runtime/base/rng.hpp"
 #include "runtime/gateway/keys.hpp"
@@ -365,6 +368,79 @@ TEST_F(limits, drain_finishes_what_runs_and_admits_nothing) {
   EXPECT_EQ(gen->cancelled(), 0u);
 }
 
+// Answers larger than the sockets hold, to a client that reads only when the server stops already.
+TEST_F(limits, answers_that_are_complete_leave_before_a_stop) {
+  opts.output_buffer_bytes = 8 << 10;
+  for (bool stream : {true, false}) {
+    for (bool wait : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << "stream " << stream << " wait " << wait);
+      opts.stop_grace = wait ? std::chrono::seconds(0) : std::chrono::seconds(20);
+      serve(endless, 8000000);
+      http_client c(port(), 4096);
+      json body = completion("a long one");
+      body.update({{"stream", stream}, {"max_tokens", 40000}, {"logprobs", 0}});
+      c.request("POST", "/v1/completions", body.dump());
+      ASSERT_TRUE(gen->wait([&] { return gen->active() == 0 && gen->seen().size() == 1; }));
+      ASSERT_TRUE(stream || gen->wait([&] { return srv->running() == 0; }));
+      srv->drain();
+      EXPECT_FALSE(srv->wait_answered(nanoseconds(0)));
+      EXPECT_EQ(srv->unanswered(), 1u);
+      reply r;
+      std::thread late([&] {
+        try {
+          while (!wait) {  // until the stop has begun, which closes the listening socket
+            http_client probe(port());
+            std::this_thread::yield();
+          }
+        } catch (const std::exception&) {
+        }
+        try {
+          r = c.read();
+        } catch (const std::exception& e) {
+          ADD_FAILURE() << e.what();
+        }
+      });
+      EXPECT_TRUE(!wait || srv->wait_answered(std::chrono::seconds(20)));
+      srv->stop();
+      late.join();
+      EXPECT_EQ(r.status, 200);
+      if (stream) {
+        EXPECT_EQ(events_of(r.body).back().data, "[DONE]");
+        EXPECT_THAT(r.body, HasSubstr("\"finish_reason\":\"length\""));
+      } else {
+        EXPECT_EQ(r.json()["usage"]["completion_tokens"], 40000);
+      }
+      EXPECT_TRUE(c.closed());
+      EXPECT_EQ(srv->unanswered(), 0u);
+      srv.reset();
+    }
+  }
+}
+
+TEST_F(limits, every_connection_over_the_limit_is_told_and_counted) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  setrlimit(RLIMIT_NOFILE, &files);
+  opts.max_connections = 1;
+  serve();
+  auto held = std::make_unique<http_client>(port());
+  EXPECT_EQ(held->get("/live").status, 200);
+  constexpr int many = 700;  // more than are kept until they have read
+  std::vector<std::unique_ptr<http_client>> refused;
+  for (int i = 0; i < many; ++i) refused.push_back(std::make_unique<http_client>(port()));
+  for (auto& c : refused) {
+    reply r = c->read();
+    ASSERT_EQ(r.status, 503);
+    ASSERT_EQ(r.json()["error"]["code"], "too_many_connections");
+    ASSERT_EQ(r.headers["retry-after"], "1");
+  }
+  EXPECT_EQ(metric(R"(troupe_rejected_total{model_name="tiny-v41",reason="connections"})"), many);
+  // Refused ones that still linger take no place.
+  held.reset();
+  EXPECT_TRUE(gen->wait([&] { return http_client(port()).get("/live").status == 200; }));
+}
+
 TEST_F(limits, stop_with_requests_under_way_and_late_events) {
   serve([](const generate_request& r) {
     script s = endless(r);
@@ -377,8 +453,12 @@ TEST_F(limits, stop_with_requests_under_way_and_late_events) {
   body["stream"] = true;
   b.request("POST", "/v1/completions", body.dump());
   ASSERT_TRUE(gen->wait([&] { return gen->active() == 2; }));
+  gen->allow(1);
+  ASSERT_TRUE(b.read_until("data: "));
   srv->stop();
   EXPECT_EQ(gen->cancelled(), 2u);
+  EXPECT_EQ(a.read().status, 503);
+  EXPECT_TRUE(b.read_until("data: {\"error\":")) << "a stream that was cut off says so";
   EXPECT_TRUE(a.closed());
   EXPECT_TRUE(b.closed());
   srv.reset();
