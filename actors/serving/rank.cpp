@@ -130,11 +130,15 @@ class rank_state {
     }
     group_ = m.group;
     view_ = regrouping_to_;
+    ++groups_;
     auto* engine = options_.host->engine();
     TROUPE_CHECK(engine != nullptr, "the host has no engine after a regroup");
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
-    set_state(role_state::ready, fmt::format("group {} view {}, {} of {} ranks", view_.group, group_.value,
-                                             view_.members.size(), view_.ranks));
+    if (broken_ == groups_)
+      set_state(role_state::waiting, fmt::format("group view {} failed at once", group_.value));
+    else
+      set_state(role_state::ready, fmt::format("group {} view {}, {} of {} ranks", view_.group, group_.value,
+                                               view_.members.size(), view_.ranks));
     try_regroup();
   }
 
@@ -221,10 +225,20 @@ class rank_state {
 
   // The engine counts the ranks of its view; the director knows them by their index in the whole group.
   void group_failed(const kernels::step_result& r) {
-    if (r.failure == errc{} || state_ != role_state::ready) return;
-    suspects_found found{options_.assignment.group, group_, {}};
+    if (r.failure == errc{}) return;
+    broken_ = r.regroups + 1;
+    if (state_ != role_state::ready && broken_ <= groups_) return;
+    if (r.regroups + 1 < groups_) {
+      // A step of an older group: the engine has the next one already and goes on in it.
+      log::info("{}: step {} of an older group: {}: {}", options_.assignment.seat(), r.step, to_string(r.failure),
+                r.failure_text);
+      return;
+    }
+    // A result of the next group may come before the news that the engine has it.
+    const group_view& view = broken_ > groups_ ? regrouping_to_ : view_;
+    suspects_found found{options_.assignment.group, view.epoch, {}};
     for (uint32_t i : r.suspects)
-      if (i < view_.members.size()) found.ranks.push_back(view_.members[i].rank);
+      if (i < view.members.size()) found.ranks.push_back(view.members[i].rank);
     if (!found.ranks.empty()) tell(self_, options_.agent, std::move(found));
     set_state(role_state::waiting, fmt::format("step {}: {}: {}", r.step, to_string(r.failure), r.failure_text));
     try_regroup();
@@ -276,6 +290,8 @@ class rank_state {
   group_view wanted_;                // the newest view with this rank
   group_view regrouping_to_, view_;  // the one under way, the one that the engine runs
   group_epoch group_;                // of view_
+  uint64_t groups_ = 0;              // that the engine was given, see step_result::regroups
+  uint64_t broken_ = 0;              // the last of them that failed
   bool regrouping_ = false;
   std::unique_ptr<kernels::page_pool> pool_;
   std::map<kernels::slot_id, std::vector<kernels::page_id>> slots_;  // open slots and their pages

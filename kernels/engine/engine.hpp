@@ -126,6 +126,7 @@ struct step_times {
 struct step_result {
   uint64_t plan = 0;
   uint64_t step = 0;       // the group's step number
+  uint64_t regroups = 0;   // which group it was: how many regroups the engine had been given when it took that group
   bool plan_done = false;  // last result of this plan
   std::vector<sequence_result> sequences;
   std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
@@ -184,6 +185,8 @@ class engine {
   /// then, and after a peer_lost, plans wait (the failed step's plan and those already queued behind it are reported as
   /// failed and dropped; see step_result::applied), and between such a failure and the next regroup submit is
   /// `unavailable`. The initial group is given at construction. Fails if the placement leaves an expert without a copy.
+  /// A step of the group before may still fail after this returns, and takes the plans that wait with it; its result
+  /// says so by step_result::regroups, and the engine goes on in the new group all the same.
   virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
 
   /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.

@@ -131,7 +131,7 @@ result<void> step_engine::regroup(std::unique_ptr<ep::group> group, ep::placemen
   std::lock_guard lock(mutex_);
   if (stopping_) return fail(errc::unavailable, "the engine has stopped");
   failed_ = false;
-  regrouping_ = regrouping{std::move(group), std::move(placement)};
+  regrouping_ = regrouping{std::move(group), std::move(placement), ++regroups_};
   if (parked_) parked_->wake();
   changed_.notify_all();
   return {};
@@ -163,6 +163,7 @@ bool step_engine::next_plan(std::unique_lock<std::mutex>& lock) {
     if (regrouping_) {
       group_ = std::move(regrouping_->group);
       placement_ = std::move(regrouping_->placement);
+      group_number_ = regrouping_->number;
       regrouping_.reset();
       parked_ = group_.get();
       group_step_ = 0;
@@ -187,6 +188,7 @@ void step_engine::run() {
       if (!next_plan(lock)) break;
     }
     step_result result;
+    result.regroups = group_number_;
     if (has_plan_) {
       result.plan = plan_.id;
       if (steps_done_ == 0) apply_lists(result);
@@ -336,6 +338,7 @@ void step_engine::fail_step(error e) {
     step_result r;
     r.plan = plan;
     r.step = group_step_;
+    r.regroups = group_number_;
     r.plan_done = plan != 0;
     r.failure = e.code;
     r.failure_text = e.message;

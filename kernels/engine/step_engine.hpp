@@ -88,6 +88,7 @@ class step_engine final : public engine {
   struct regrouping {
     std::unique_ptr<ep::group> group;
     ep::placement placement;
+    uint64_t number = 0;  // counts regroups from 1
   };
 
   step_engine(step_engine_parts parts, sink on_step);
@@ -137,6 +138,7 @@ class step_engine final : public engine {
   step_plan plan_;
   uint32_t steps_done_ = 0;
   uint64_t group_step_ = 0;
+  uint64_t group_number_ = 0;  // the regroup that gave group_, 0 for the first
   std::vector<step_item> items_;
   std::vector<sequence_rows> rows_;
   std::vector<commit_rows> commits_;
@@ -161,6 +163,7 @@ class step_engine final : public engine {
   std::deque<step_plan> queue_;
   planned_state planned_;
   std::optional<regrouping> regrouping_;
+  uint64_t regroups_ = 0;
   bool stopping_ = false;
   bool failed_ = false;          // a step failed and no regroup came since
   ep::group* parked_ = nullptr;  // the group that the engine thread uses, for wake

@@ -53,6 +53,26 @@ TEST(faults, a_lost_front_leaves_nothing_behind) {
   }
 }
 
+// The director gives a silent rank up about when the step that waits for it does: whichever comes first, the group goes
+// on with the ranks that are left.
+TEST(faults, a_step_that_fails_after_the_new_view_does_not_end_it) {
+  for (int late = -400; late <= 1200; late += 100) {
+    auto o = with_seed(36);
+    o.engine.deadline = seconds(3) + milliseconds(late);  // the director's patience is 3 s
+    sim_cluster c{o};
+    c.wait_ready();
+    for (int i = 0; i < 6; ++i) c.submit(long_request(c));
+    c.run_for(milliseconds(30));
+    c.crash("decode-1", sim::crash_kind::silent);
+    EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60))) << late << " ms";
+    c.expect_clients_right(true);
+    const auto report =
+        c.ask_now<rank_report>(caf::actor_cast<rank_actor>(c.node("decode-0").named.at("decode-0/0/rank")), rank_query{});
+    EXPECT_EQ(report.state, role_state::ready) << late << " ms";
+    if (HasFailure()) return;
+  }
+}
+
 TEST(faults, tokens_swallowed_by_the_network_come_again) {
   sim_cluster c{with_seed(22)};
   c.wait_ready();

@@ -60,6 +60,7 @@ class stand_in_engine final : public kernels::engine {
           failed_ = true;
           kernels::step_result r;
           r.failure = errc::peer_lost;
+          r.regroups = regroups_;
           r.applied = false;
           r.suspects = gone;
           sink_(std::move(r));
@@ -84,6 +85,7 @@ class stand_in_engine final : public kernels::engine {
 
   result<void> regroup(std::unique_ptr<kernels::ep::group>, kernels::ep::placement) override {
     failed_ = false;
+    ++regroups_;
     if (!busy_) begin();
     return {};
   }
@@ -148,25 +150,28 @@ class stand_in_engine final : public kernels::engine {
     }
     TROUPE_CHECK(chunk <= options_.limits.max_chunk, "chunk of {} rows", chunk);
     rows_ += rows;
-    const bool lost = !now_.sequences.empty() && !missing_().empty();
-    agenda_.after(lost ? options_.deadline : options_.step + rows * options_.per_row,
-                  [this, stopped = stopped_, rows] {
-                    if (!*stopped) end(rows);
+    // The step belongs to the group of its begin: a regroup meanwhile does not save it.
+    auto lost = now_.sequences.empty() ? std::vector<uint32_t>{} : missing_();
+    agenda_.after(lost.empty() ? options_.step + rows * options_.per_row : options_.deadline,
+                  [this, stopped = stopped_, rows, lost, group = regroups_] {
+                    if (!*stopped) end(rows, lost, group);
                   });
   }
 
-  void end(uint32_t rows) {
+  void end(uint32_t rows, std::vector<uint32_t> missing, uint64_t group) {
     kernels::step_result r;
     r.plan = now_.id;
     r.step = ++step_;
+    r.regroups = group;
     r.plan_done = true;
     r.closed = now_.close;
     r.rows = rows;
     r.times.total = options_.step.count();
     busy_ = false;
-    const auto missing = now_.sequences.empty() ? std::vector<uint32_t>{} : missing_();
+    // Lost meanwhile, if it is still the group of the view.
+    if (missing.empty() && group == regroups_ && !now_.sequences.empty()) missing = missing_();
     if (!missing.empty()) {
-      failed_ = true;
+      failed_ = group == regroups_;
       r.failure = errc::peer_lost;
       r.failure_text = "stand-in";
       r.suspects = missing;
@@ -175,6 +180,7 @@ class stand_in_engine final : public kernels::engine {
         kernels::step_result d;
         d.plan = plan.id;
         d.plan_done = true;
+        d.regroups = group;
         d.applied = false;
         d.failure = errc::peer_lost;
         sink_(std::move(d));
@@ -235,7 +241,7 @@ class stand_in_engine final : public kernels::engine {
   std::set<kernels::page_id> pages_;
   std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
   bool busy_ = false, failed_ = false;
-  uint64_t step_ = 0, last_plan_ = 0, rows_ = 0;
+  uint64_t regroups_ = 0, step_ = 0, last_plan_ = 0, rows_ = 0;
 };
 
 /// `missing` is asked with the view of the group: which of its ranks do not show up.

@@ -372,6 +372,49 @@ TEST(failure, killed_in_the_middle_of_steps) {
   }
 }
 
+// A rank is given its next group while a step of the old one waits for a lost peer; that step fails only then.
+TEST(failure, a_step_that_fails_after_the_regroup_leaves_the_new_group_alone) {
+  cpu_engine_config c = config();
+  auto made =
+      ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});
+  ASSERT_TRUE(made);
+  c.group = std::move(made->ranks[0]);  // the other rank agrees to the step and is not seen again
+  c.placement = initial_placement(*c.weights, 2);
+  engine_driver d(std::move(c));
+  step_plan plan = good_plan(d.next_plan());
+  ASSERT_TRUE(d.get().submit(plan));
+  for (bool agreed = false; !agreed;) {
+    const auto header = made->ranks[1]->begin_step({});
+    ASSERT_TRUE(header) << header.error().message;
+    agreed = header->has_work;
+  }
+  uint64_t dropped[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    step_plan p;
+    p.id = dropped[i] = d.next_plan();
+    p.open.push_back({slot_id{1 + i}, random_tokens(2, 20, 512), 20, {.temperature = 0}, {.max_tokens = 4}, true});
+    ASSERT_TRUE(d.get().submit(p));
+  }
+  auto alone = ep::make_local_group(engine_group_shape(*tiny(), config().limits, 1));
+  ASSERT_TRUE(d.get().regroup(std::move(*alone), initial_placement(*tiny(), 1)));
+  made->control->kill(1);
+  for (uint64_t id : {plan.id, dropped[0], dropped[1]}) {
+    const step_result r = d.next();
+    EXPECT_EQ(r.plan, id);
+    EXPECT_EQ(r.failure, errc::peer_lost) << r.failure_text;
+    EXPECT_EQ(r.applied, id == plan.id);
+    EXPECT_EQ(r.regroups, 0u) << "the group that failed is the old one";
+  }
+  step_plan again;
+  again.id = d.next_plan();
+  again.sequences.push_back({.slot = slot_id{0}, .rows = 20, .sample = true});
+  ASSERT_TRUE(d.get().submit(again));
+  const step_result r = d.next();
+  EXPECT_EQ(r.failure, errc{}) << r.failure_text;
+  EXPECT_EQ(r.regroups, 1u);
+  EXPECT_EQ(r.sequences.at(0).tokens.size(), 1u);
+}
+
 TEST(failure, plans_wait_for_the_first_group) {
   cpu_engine_config c = config();
   c.wait_for_group = true;
