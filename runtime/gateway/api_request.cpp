@@ -40,7 +40,10 @@ class fields {
     const json* v = get(key);
     if (v == nullptr) return std::nullopt;
     if (!v->is_number_integer()) {
-      wrong(key, "an integer", *v);
+      if (v->is_number())
+        error(bad(key, "{} must be an integer from {} to {}, not {}", key, low, high, v->dump()));
+      else
+        wrong(key, "an integer", *v);
       return std::nullopt;
     }
     bool above =
@@ -137,6 +140,7 @@ void read_message(fields& f, const json& m, const string& where, recipe::message
     return f.error(bad(where + ".tool_calls", "{}.tool_calls: tools are not supported", where));
   }
   auto content = m.find("content");
+  if (content != m.end() && content->is_null() && out.from == recipe::role::assistant) return;  // as OpenAI: empty
   if (content == m.end()) return f.error(bad(where + ".content", "{}.content is missing", where));
   read_content(f, *content, where + ".content", out.content);
   if (auto prefix = m.find("prefix"); prefix != m.end() && !prefix->is_null()) {
@@ -173,6 +177,11 @@ void read_prompt(fields& f, uint32_t vocabulary, api_request& r) {
   const json* p = f.get("prompt");
   if (p == nullptr) return f.error(bad("prompt", "prompt is missing"));
   if (p->is_array() && !p->empty() && !(*p)[0].is_number()) {  // a list of prompts: one is fine
+    for (size_t i = 0; i < p->size(); ++i) {
+      const json& v = (*p)[i];
+      if (!v.is_string() && !v.is_array())
+        return f.error(bad("prompt", "prompt[{}] must be a string or a list of token ids, not {}", i, v.type_name()));
+    }
     if (p->size() > 1)
       return f.error(bad("prompt", "prompt: one prompt per request is supported, not a list of {}", p->size()));
     p = &(*p)[0];
@@ -233,6 +242,36 @@ void read_stream(fields& f, api_request& r) {
   }
 }
 
+/// Sampling fields of other servers: their neutral value is fine, any other would change the answer.
+void refuse_other_samplers(fields& f) {
+  constexpr std::pair<const char*, double> neutral[] = {{"min_p", 0},
+                                                        {"top_a", 0},
+                                                        {"epsilon_cutoff", 0},
+                                                        {"eta_cutoff", 0},
+                                                        {"typical_p", 1},
+                                                        {"tfs", 1},
+                                                        {"repetition_penalty", 1},
+                                                        {"smoothing_factor", 0},
+                                                        {"mirostat", 0},
+                                                        {"no_repeat_ngram_size", 0},
+                                                        {"dry_multiplier", 0}};
+  for (auto [key, value] : neutral) {
+    const json* v = f.get(key);
+    if (v == nullptr) continue;
+    if (!v->is_number())
+      f.wrong(key, "a number", *v);
+    else if (v->get<double>() != value)
+      f.error(bad(key, "{}: only {} is supported, not {}", key, value, v->dump()));
+  }
+  bool beam = false;
+  f.boolean("use_beam_search", beam);
+  if (beam) f.error(bad("use_beam_search", "use_beam_search: true is not supported"));
+  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+                          "logits_processors", "bad_words", "stop_token_ids", "allowed_token_ids"}) {
+    if (const json* v = f.get(key); v != nullptr && !v->empty()) f.error(bad(key, "{} is not supported", key));
+  }
+}
+
 /// Fields that would change the answer and that this server does not know how to honour.
 void refuse_unsupported(fields& f) {
   auto one = [&](const char* key) {
@@ -251,6 +290,7 @@ void refuse_unsupported(fields& f) {
     f.number(key, -2, false, 2, x);
     if (x != 0) f.error(bad(key, "{}: only 0 is supported", key));
   }
+  refuse_other_samplers(f);
   if (const json* v = f.get("suffix"); v != nullptr && *v != "") f.error(bad("suffix", "suffix is not supported"));
   if (const json* v = f.get("response_format")) {
     if (!v->is_object())
@@ -275,7 +315,9 @@ api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t
   try {
     doc = json::parse(body);
   } catch (const json::exception& e) {
-    return bad("", "the body is not valid JSON: {}", e.what());
+    std::string_view what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
+    if (size_t end = what.find("] "); what.starts_with("[json.") && end != what.npos) what.remove_prefix(end + 2);
+    return bad("", "the body is not valid JSON: {}", what);
   }
   if (!doc.is_object()) return bad("", "the body must be a JSON object, not {}", doc.type_name());
 
@@ -298,14 +340,8 @@ api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t
   f.number("temperature", 0, false, 2, r.temperature);
   f.number("top_p", 0, true, 1, r.top_p);
   if (auto n = f.integer("top_k", -1, many)) r.top_k = *n < 0 ? 0 : static_cast<uint32_t>(*n);
-  if (const json* seed = f.get("seed")) {
-    if (seed->is_number_unsigned())
-      r.seed = seed->get<uint64_t>();
-    else if (seed->is_number_integer())
-      r.seed = static_cast<uint64_t>(seed->get<int64_t>());
-    else
-      f.wrong("seed", "an integer", *seed);
-  }
+  // Up to 2^53 - 1: the answer says the seed, and JSON clients read larger numbers inexactly.
+  if (auto seed = f.integer("seed", 0, (int64_t{1} << 53) - 1)) r.seed = static_cast<uint64_t>(*seed);
   read_logprobs(f, r);
   read_stop(f, r);
   read_stream(f, r);

@@ -1,6 +1,7 @@
 #include "runtime/gateway/routes.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "runtime/gateway/completion.hpp"
@@ -32,6 +33,24 @@ std::string request_id(core& c, const std::string& sent) {
            ch == '.' || ch == ':';
   });
   return good ? sent : c.draw_id();
+}
+
+/// Undoes percent-encoding; what is none stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    if (text[i] == '%' && i + 2 < text.size()) {
+      auto [end, ec] = std::from_chars(text.data() + i + 1, text.data() + i + 3, value, 16);
+      if (ec == std::errc{} && end == text.data() + i + 3) {
+        out += static_cast<char>(value);
+        i += 2;
+        continue;
+      }
+    }
+    out += text[i];
+  }
+  return out;
 }
 
 /// The client of a request; nullptr when the key is missing or unknown.
@@ -119,7 +138,7 @@ std::shared_ptr<exchange_user> dispatch(const std::shared_ptr<core>& shared, con
                    "authentication_error", "", "invalid_api_key", 0});
   }
   if (path == "/v1/models" || model_path) {
-    if (model_path && path.substr(one_model.size()) != c.model) {
+    if (model_path && percent_decoded(path.substr(one_model.size())) != c.model) {
       return answer({404, "there is no such model here", "invalid_request_error", "model", "model_not_found", 0});
     }
     json body = model_path ? model_entry(c) : json({{"object", "list"}, {"data", json::array({model_entry(c)})}});

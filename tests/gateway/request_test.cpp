@@ -54,6 +54,18 @@ TEST(request, wrong_fields_of_both) {
       {R"({"top_k": -2})", "top_k"},
       {R"({"seed": "x"})", "seed"},
       {R"({"seed": 1.5})", "seed"},
+      {R"({"seed": -1})", "seed"},
+      {R"({"seed": 9007199254740992})", "seed"},
+      {R"({"min_p": 0.1})", "min_p"},
+      {R"({"min_p": "0"})", "min_p"},
+      {R"({"typical_p": 0.9})", "typical_p"},
+      {R"({"repetition_penalty": 1.1})", "repetition_penalty"},
+      {R"({"no_repeat_ngram_size": 3})", "no_repeat_ngram_size"},
+      {R"({"use_beam_search": true})", "use_beam_search"},
+      {R"({"guided_json": {"type": "object"}})", "guided_json"},
+      {R"({"guided_regex": "a+"})", "guided_regex"},
+      {R"({"guided_choice": ["a", "b"]})", "guided_choice"},
+      {R"({"stop_token_ids": [7]})", "stop_token_ids"},
       {R"({"stop": 7})", "stop"},
       {R"({"stop": ["a", 7]})", "stop[1]"},
       {R"({"stop": ""})", "stop"},
@@ -114,6 +126,7 @@ TEST(request, wrong_fields_of_completions) {
       {R"({"prompt": ["a", "b"]})", "prompt"}, {R"({"prompt": [1, "b"]})", "prompt"},
       {R"({"prompt": [1, 2.5]})", "prompt"},   {R"({"prompt": [1, 512]})", "prompt"},
       {R"({"prompt": [-1]})", "prompt"},       {R"({"prompt": [18446744073709551615]})", "prompt"},
+      {R"({"prompt": ["a", 1]})", "prompt"},   {R"({"prompt": [[1], "b"]})", "prompt"},
       {R"({"prompt": [{}]})", "prompt"},       {R"({"prompt": [[]]})", "prompt"},
       {R"({"logprobs": true})", "logprobs"},   {R"({"logprobs": 21})", "logprobs"},
   };
@@ -134,13 +147,34 @@ TEST(request, null_and_unknown_fields_are_absent) {
   EXPECT_EQ(r->logprobs, -1);
 }
 
+TEST(request, messages_say_what_is_wrong) {
+  auto message = [](const char* body, bool chat = false) {
+    auto r = parse_request(body, chat, 512);
+    return r ? std::string("accepted") : r.error().message;
+  };
+  EXPECT_EQ(message(R"({"model": "m", "prompt": "x", "max_tokens": 1e30})"),
+            "max_tokens must be an integer from 1 to 1073741824, not 1e+30");
+  EXPECT_EQ(message(R"({"model": "m", "prompt": ["a", 1]})"),
+            "prompt[1] must be a string or a list of token ids, not number");
+  EXPECT_EQ(message("{\"a\": }").find("the body is not valid JSON: parse error at line 1"), 0u);
+  EXPECT_EQ(message(R"({"model": "m", "messages": [{"role": "assistant", "content": null}, {"role": "user",
+                        "content": "x"}]})",
+                    true),
+            "accepted");
+}
+
 TEST(request, forms_that_are_fine) {
   json body = good(true);
   body["messages"] =
       json::parse(R"([{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
       {"role":"user","content":"q","name":"me"},{"role":"assistant","content":"an","prefix":true,"tool_calls":[]}])");
   body.update({{"stop", "x"},
-               {"seed", -1},
+               {"seed", (int64_t{1} << 53) - 1},
+               {"min_p", 0},
+               {"typical_p", 1.0},
+               {"repetition_penalty", 1},
+               {"use_beam_search", false},
+               {"guided_choice", json::array()},
                {"top_k", -1},
                {"logprobs", true},
                {"n", 1},
@@ -150,7 +184,7 @@ TEST(request, forms_that_are_fine) {
   ASSERT_TRUE(r) << r.error().message;
   EXPECT_EQ(r->messages[0], (recipe::message{recipe::role::system, "ab", false}));
   EXPECT_EQ(r->messages[2], (recipe::message{recipe::role::assistant, "an", true}));
-  EXPECT_EQ(r->seed, ~uint64_t{0});
+  EXPECT_EQ(r->seed, (uint64_t{1} << 53) - 1);
   EXPECT_EQ(r->top_k, 0u);
   EXPECT_EQ(r->logprobs, 0);
 }

@@ -20,6 +20,9 @@ TEST_F(served, open_paths) {
   EXPECT_EQ(models["data"][0]["id"], "tiny-v41");
   EXPECT_EQ(models["data"][0]["max_model_len"], 512);
   EXPECT_EQ(c.get("/v1/models/tiny-v41").json()["object"], "model");
+  EXPECT_EQ(c.get("/v1/models/tiny%2dv%341").json()["object"], "model") << "percent-encoded";
+  EXPECT_EQ(c.get("/v1/models/tiny-v41%").status, 404);
+  EXPECT_EQ(c.get("/v1/models/tiny-v41%zz").status, 404);
   EXPECT_EQ(c.get("/v1/models/other").status, 404);
   gen->set_ready(false);
   EXPECT_EQ(c.get("/ready").status, 503);
