@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "actors/protocol/messages.hpp"
 #include "runtime/base/log.hpp"
@@ -77,6 +78,7 @@ class director_state {
     if (m.cluster != options_.cluster)
       return refuse(errc::invalid_argument, fmt::format("this is cluster '{}', not '{}'", options_.cluster, m.cluster));
     if (m.name.empty()) return refuse(errc::invalid_argument, "a node needs a name");
+    if (auto unknown = unknown_seat(m.wanted_seat)) return refuse(errc::invalid_argument, *unknown);
     auto known = numbers_.find(m.name);
     if (known != numbers_.end()) {
       if (auto old = members_.find(known->second); old != members_.end()) {
@@ -103,23 +105,67 @@ class director_state {
     reply.node = n.entry.node;
     reply.inc = n.entry.inc;
     reply.heartbeat_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.heartbeat).count();
+    make_room(n);
     reply.roles = give_seat(n);
     note(fmt::format("node {} '{}' joined as {} (incarnation {})", n.entry.node.value, m.name,
-                     reply.roles.empty() ? "spare" : reply.roles.front().seat(), n.entry.inc.value));
+                     reply.roles.empty() ? spare_text(n) : reply.roles.front().seat(), n.entry.inc.value));
     changed();
     return reply;
   }
 
-  // The first empty seat that the node may have; its roles start as `starting`.
-  std::vector<role_assignment> give_seat(member& n) {
-    for (auto& s : seats_) {
-      const auto& w = n.wanted_seat;
-      if (s.node != node_number{} || !(w.empty() || w == s.assignment.group || w == s.assignment.seat())) continue;
-      s.node = n.entry.node;
-      n.entry.roles = {{s.assignment, role_state::starting, {}, {}, {}}};
-      return {s.assignment};
+  std::optional<std::string> unknown_seat(const std::string& wanted) const {
+    std::string all;
+    for (const auto& s : seats_) {
+      if (wanted.empty() || wanted == s.assignment.group || wanted == s.assignment.seat()) return std::nullopt;
+      all += (all.empty() ? "" : ", ") + s.assignment.seat();
     }
-    return {};
+    if (wanted.empty() || wanted == "none") return std::nullopt;  // "none": the node of the director itself
+    return fmt::format("there is no seat '{}': the seats are {}", wanted, all);
+  }
+
+  std::string spare_text(const member& n) const {
+    for (const auto& s : seats_)
+      if (s.assignment.seat() == n.wanted_seat)
+        return fmt::format("spare: waits for {}, held by node {}", n.wanted_seat, s.node.value);
+    return "spare";
+  }
+
+  // The first empty seat that the node may have. One that takes any seat gets a front's only when no other is empty.
+  seat* empty_seat(const member& n) {
+    const auto& w = n.wanted_seat;
+    seat* found = nullptr;
+    for (auto& s : seats_) {
+      if (s.node != node_number{} || !(w.empty() || w == s.assignment.group || w == s.assignment.seat())) continue;
+      if (!w.empty() || s.assignment.what != role::front) return &s;
+      if (!found) found = &s;
+    }
+    return found;
+  }
+
+  // A seat that this node asks for by name, held by a node that did not and has another to go to, becomes empty. The
+  // holder is given up and joins again.
+  void make_room(const member& n) {
+    for (auto& s : seats_) {
+      if (s.assignment.seat() != n.wanted_seat) continue;
+      auto holder = members_.find(s.node);
+      if (holder == members_.end() || holder->second.wanted_seat == n.wanted_seat || !empty_seat(holder->second))
+        return;
+      const auto node = s.node;
+      s.node = n.entry.node;  // so that no spare takes it
+      lose(node,
+           fmt::format("its seat {} was asked for by name by '{}', another is empty", n.wanted_seat, n.entry.name));
+      s.node = node_number{};
+      return;
+    }
+  }
+
+  // The roles of the seat that the node gets start as `starting`.
+  std::vector<role_assignment> give_seat(member& n) {
+    auto* s = empty_seat(n);
+    if (!s) return {};
+    s->node = n.entry.node;
+    n.entry.roles = {{s->assignment, role_state::starting, {}, {}, {}}};
+    return {s->assignment};
   }
 
   void lose(node_number node, const std::string& why) {
@@ -132,7 +178,8 @@ class director_state {
     for (auto& s : seats_)
       if (s.node == node) s.node = node_number{};
     for (auto& [number, n] : members_) {
-      if (!n.entry.roles.empty()) continue;
+      const bool seated = std::any_of(seats_.begin(), seats_.end(), [&](const seat& s) { return s.node == number; });
+      if (seated || !n.entry.roles.empty()) continue;
       auto roles = give_seat(n);
       if (roles.empty()) continue;
       note(fmt::format("spare node {} '{}' takes {}", number.value, n.entry.name, roles.front().seat()));

@@ -125,6 +125,28 @@ TEST(faults, a_spare_takes_the_seat) {
   c.expect_clean();
 }
 
+TEST(faults, a_seat_goes_to_the_node_that_asks_for_it_by_name) {
+  auto o = with_seed(37);
+  o.spares = 1;
+  sim_cluster c{o};
+  c.wait_ready();
+  for (const char* name : {"front-0", "decode-0", "decode-1"}) c.crash(name, sim::crash_kind::killed);
+  c.run_for(seconds(5));
+  c.node("spare-0").wanted_seat.clear();
+  c.start_node("spare-0");
+  c.run_for(seconds(1));
+  EXPECT_TRUE(c.node("spare-0").named.contains("decode-0/0/rank")) << "a front's seat is the last choice";
+  c.restart("decode-0");
+  c.restart("front-0");
+  c.run_for(seconds(3));
+  c.wait_ready();
+  EXPECT_TRUE(c.node("decode-0").named.contains("decode-0/0/rank"));
+  EXPECT_TRUE(c.node("spare-0").named.contains("decode-0/1/rank")) << "it made room and took the empty one";
+  submit(c, 5);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+}
+
 TEST(faults, the_director_may_be_away) {
   sim_cluster c{with_seed(25)};
   c.wait_ready();
@@ -261,6 +283,10 @@ TEST(faults, joins_that_are_refused) {
   EXPECT_EQ(c.ask_now<join_reply>(c.director(), j).outcome.code, errc::invalid_argument);
   j = {"troupe", "", "x", 1, 1, "", {}};
   EXPECT_EQ(c.ask_now<join_reply>(c.director(), j).outcome.code, errc::invalid_argument);
+  j = {"troupe", "x", "x", 1, 1, "decode-9/9", {}};
+  const auto bogus = c.ask_now<join_reply>(c.director(), j).outcome;
+  EXPECT_EQ(bogus.code, errc::invalid_argument);
+  EXPECT_NE(bogus.text.find("decode-0/1"), std::string::npos) << bogus.text;
   j = {"troupe", "decode-0", "elsewhere", 1, 1, "", {}};
   EXPECT_EQ(c.ask_now<join_reply>(c.director(), j).outcome.code, errc::unavailable) << "a living node has this name";
   heartbeat h{cluster_epoch{1}, node_number{1}, incarnation{77}, 0, {}};
