@@ -15,6 +15,7 @@ enum exit_code : int {
   failed = 1,       // the check or run failed
   usage = 2,        // wrong command line or configuration
   unavailable = 3,  // nothing to talk to: no cluster, not ready in time
+  interrupted = 130,  // `up` was told to stop before the cluster was ready
 };
 
 /// State of one run of the program, shared by the subcommands.

@@ -5,6 +5,7 @@
 
 #include "runtime/cli/command.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/node/preflight.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -26,6 +27,7 @@ int run(const options& o) {
     return ok;
   }
   config::loaded l = config::read(o.file, o.overrides);
+  if (l.problems.empty() && !o.print) l.problems = node::check_files(l.values, o.file);
   for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
   if (!l.problems.empty())
     return complain("config",
@@ -47,7 +49,8 @@ void add_config(CLI::App& app, context& ctx) {
   auto* explain = c->add_flag("--explain", o->explain, "Every key with type, default, bounds and meaning");
   c->add_option("TOPIC", o->topic, "Explain this SECTION or SECTION.KEY only");
   auto* check =
-      c->add_flag("--check", o->check, "Check the file and name every mistake (what happens without an option)");
+      c->add_flag("--check", o->check, "Check the file, and the key file and config.json that it names, and name every mistake (what happens "
+                  "without an option)");
   auto* print = c->add_flag("--print", o->print, "Print the effective configuration with every key, as YAML");
   auto* markdown = c->add_flag("--markdown", o->markdown, "Print docs/config.md");
   print->excludes(check)->excludes(explain)->excludes(markdown);

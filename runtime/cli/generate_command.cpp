@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -29,7 +30,7 @@ struct options : config_options {
   uint32_t max_tokens = 64, threads = 0, top_k = 0;
   double temperature = 0, top_p = 1;
   int64_t seed = -1;
-  bool chat = false, as_json = false, ignore_eos = false, no_speculation = false;
+  bool prompted = false, chat = false, as_json = false, ignore_eos = false, no_speculation = false;
 };
 
 struct answer {
@@ -109,6 +110,12 @@ int run(const options& o) {
   for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
   if (!l.problems.empty())
     return complain("generate", "give a checkpoint with --model, or a configuration with -c", usage);
+  if (!o.prompted && o.ids.empty())
+    return complain("generate", "nothing to do: give --prompt TEXT, --prompts FILE (- is stdin) or --ids 1,2,3", usage);
+  std::error_code ec;
+  if (!std::filesystem::is_directory(l.values.model.path, ec))
+    return complain("generate", "there is no folder " + l.values.model.path + "; the checkpoint is looked for there",
+                    usage);
   log::init("generate", o.log_level);
   std::unique_ptr<recipe::recipe> text;
   if (o.ids.empty()) {
@@ -212,7 +219,10 @@ void add_generate(CLI::App& app, context& ctx) {
   c->footer(
       "Examples:\n  troupe generate --model tests/data/tiny-v41 --prompt 'once upon' --max-tokens 32\n"
       "  troupe generate --model DIR --prompts prompts.txt --json --temperature 0.8 --seed 7");
-  c->callback([o, &ctx] { ctx.result = run(*o); });
+  c->callback([=, &ctx] {
+    o->prompted = prompt->count() + file->count() > 0;
+    ctx.result = run(*o);
+  });
 }
 
 }  // namespace troupe::cli

@@ -12,6 +12,7 @@
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/find_cluster.hpp"
 #include "runtime/node/local_cluster.hpp"
+#include "runtime/node/preflight.hpp"
 #include "runtime/node/status_client.hpp"
 
 namespace troupe::cli {
@@ -46,7 +47,8 @@ pid_t start_shell(const std::string& command, const node::local_cluster& c) {
 }
 
 // Watches the cluster until a signal, a death, or the end of the shell command; returns the exit code.
-int watch(node::local_cluster& c, const options& o) {
+// `broken`: set when a process died.
+int watch(node::local_cluster& c, const options& o, bool& broken) {
   pid_t shell = o.then.empty() ? -1 : start_shell(o.then, c);
   for (;;) {
     auto going_on = c.watch(std::chrono::milliseconds(shell > 0 ? 100 : 60000));
@@ -61,7 +63,7 @@ int watch(node::local_cluster& c, const options& o) {
       kill(shell, SIGTERM);
       waitpid(shell, &status, 0);
     }
-    if (!going_on) return complain("up", going_on.error().message, failed);
+    if (!going_on) return broken = true, complain("up", going_on.error().message, failed);
     return shell > 0 ? failed : ok;
   }
 }
@@ -70,6 +72,9 @@ int run(const options& o, const std::string& program) {
   auto s = config::load(o.file, o.overrides);
   if (!s) return complain("up", s.error().message, usage);
   log::init("up", s->log.level);
+  auto problems = node::check_all(*s, o.file);
+  for (const auto& p : problems) complain("up", p.text(), usage);
+  if (!problems.empty()) return usage;
   node::up_request request;
   request.program = own_path(program);
   request.config_file = o.file;
@@ -80,7 +85,7 @@ int run(const options& o, const std::string& program) {
   auto cluster = node::local_cluster::start(request);
   if (!cluster)
     return complain("up", cluster.error().message,
-                    cluster.error().code == errc::cancelled ? ok : code_for(cluster.error()));
+                    cluster.error().code == errc::cancelled ? interrupted : code_for(cluster.error()));
   const auto& facts = (*cluster)->facts();
   {
     node::actor_net net({});
@@ -99,9 +104,15 @@ int run(const options& o, const std::string& program) {
              "\"max_tokens\": 32}}'\n",
              facts.model, facts.http, (*cluster)->run_dir(), facts.http, facts.model);
   if (o.then.empty()) fmt::print(stderr, "Ctrl-C stops it.\n");
-  int code = watch(**cluster, o);
+  bool broken = false;
+  int code = watch(**cluster, o, broken);
   fmt::print(stderr, "stopping\n");
-  auto killed = (*cluster)->stop();
+  auto killed = (*cluster)->stop(broken, [&](uint64_t requests) {
+    if (requests == 0) return;
+    fmt::print(stderr, "{} request{} running; they get {} to finish; a second Ctrl-C skips the wait\n", requests,
+               requests == 1 ? " is" : "s are",
+               broken ? "at most 1s" : config::format_duration(s->cluster.drain_timeout));
+  });
   for (const auto& name : killed)
     complain("up", fmt::format("{} did not stop by itself and was killed, or ended with an error; see its log", name),
              failed);
@@ -126,7 +137,7 @@ void add_up(CLI::App& app, context& ctx) {
       "second\n"
       "Ctrl-C does so at once. Exit code 0 after a stop, 1 if a process died or the command of --then failed, 2 for a "
       "wrong\n"
-      "configuration, 3 if the cluster did not become ready.\n"
+      "configuration, key file or checkpoint, 3 if the cluster did not become ready, 130 for a Ctrl-C before it was.\n"
       "Examples:\n  troupe up\n  troupe up -c configs/local.yaml --set front.listen=127.0.0.1:0\n  troupe up --then "
       "'curl -s $TROUPE_URL/v1/models'");
   c->callback([o, &ctx] { ctx.result = run(*o, ctx.program); });

@@ -30,6 +30,7 @@ nlohmann::ordered_json facts() {
 }  // namespace
 
 void add_version(CLI::App& app, context& ctx) {
+  app.set_version_flag("--version", std::string("troupe ") + TROUPE_VERSION, "Print the version and exit");
   auto json = std::make_shared<bool>(false);
   CLI::App* c = app.add_subcommand("version", "Version, build facts and backends");
   c->add_flag("--json", *json, "As JSON");

@@ -158,7 +158,7 @@ struct reader {
 };
 
 std::string yaml_scalar(const std::string& type, const std::string& text) {
-  if (type != "text" && type != "path" && type != "address") return text;
+  if (type != "text" && type != "name" && type != "path" && type != "address") return text;
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') out += '\\';

@@ -159,6 +159,30 @@ field<S> text(std::string name, std::string S::*member, std::string value, std::
           [=](const S& s) { return s.*member; }};
 }
 
+/// A word that may be part of a path: 1 to 64 letters, digits, '.', '_' and '-', no '.' in front.
+template <class S>
+field<S> identifier(std::string name, std::string S::*member, std::string value, std::string meaning) {
+  return {name,
+          "name",
+          value,
+          "1 to 64 of letters, digits, `.`, `_`, `-`; not starting with `.`",
+          std::move(meaning),
+          false,
+          [=](S& s, const std::string& t) -> result<void> {
+            bool good = !t.empty() && t.size() <= 64 && t[0] != '.';
+            for (char c : t)
+              good &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+                      c == '_' || c == '-';
+            if (!good) {
+              return fail(errc::invalid_argument,
+                          "is not a name: 1 to 64 letters, digits, '.', '_' or '-' are allowed, not starting with '.'");
+            }
+            s.*member = t;
+            return {};
+          },
+          [=](const S& s) { return s.*member; }};
+}
+
 /// A file or folder; existence is checked by whoever opens it.
 template <class S>
 field<S> path(std::string name, std::string S::*member, std::string meaning) {

@@ -20,7 +20,8 @@ const section<cluster_section>& cluster_table() {
   static const section<s> table{
       "cluster",
       "Who the cluster is, and how its nodes watch each other.",
-      {text<s>("name", &s::name, "local", "Name of the cluster, in logs and in `troupe status`."),
+      {identifier<s>("name", &s::name, "local",
+                     "Name of the cluster, in logs, in `troupe status` and in the path of its run directory."),
        duration<s>("heartbeat", &s::heartbeat, 500ms, 20ms, 60s,
                    "Interval of the heartbeats between nodes over the actor network."),
        duration<s>("lost_after", &s::lost_after, 5s, 60ms, 10min,

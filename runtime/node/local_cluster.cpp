@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/log.hpp"
@@ -29,7 +31,7 @@ result<std::unique_ptr<local_cluster>> local_cluster::start(const up_request& re
   std::unique_ptr<local_cluster> c(new local_cluster(request, std::move(dir)));
   auto up = c->bring_up();
   if (!up) {
-    c->stop();
+    c->stop(true);
     return fail(up.error());
   }
   return c;
@@ -79,6 +81,10 @@ result<void> local_cluster::bring_up() {
       facts_.http = line["http"];
       facts_.model = line.value("model", "");
     }
+    if (line.contains("failed")) {
+      return fail(errc::unavailable, "{} cannot start: {}; its log is {}", e.name, line.value("failed", ""),
+                  children_.log_path(e.name));
+    }
     if (line.value("ready", false)) return dir_.write(facts_);
   }
 }
@@ -94,13 +100,21 @@ result<bool> local_cluster::watch(nanoseconds limit) {
     if (e.what == supervisor_event::kind::report && e.text.find("\"ready\":false") != std::string::npos) {
       log::warn("{} is not ready any more; see {}", e.name, children_.log_path(e.name));
     }
+    if (e.what == supervisor_event::kind::report && e.text.find("\"failed\":") != std::string::npos) {
+      log::error("{}: {}; see {}", e.name, e.text, children_.log_path(e.name));
+    }
   }
 }
 
-std::vector<std::string> local_cluster::stop() {
-  // The hard stop of a node comes after its drain time; the supervisor's patience is a little longer than that.
-  nanoseconds grace = request_.settings.cluster.drain_timeout + std::chrono::seconds(12);
-  return children_.stop({{"front.0"}, ranks_, {"director"}}, grace);
+std::vector<std::string> local_cluster::stop(bool broken, const std::function<void(uint64_t)>& on_waiting) {
+  using namespace std::chrono_literals;
+  nanoseconds drain = request_.settings.cluster.drain_timeout;
+  if (broken) drain = std::min<nanoseconds>(drain, 1s);
+  return children_.stop({{"front.0"}, ranks_, {"director"}}, drain + 2s, broken ? SIGUSR1 : SIGTERM,
+                        [&](const std::string&, const std::string& text) {
+                          auto line = nlohmann::json::parse(text, nullptr, false);
+                          if (on_waiting && line.is_object() && line.contains("waits")) on_waiting(line["waits"]);
+                        });
 }
 
 }  // namespace troupe::node

@@ -1,6 +1,7 @@
 // A whole cluster on this machine as a list of processes, and its start.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ class local_cluster {
  public:
   /// Starts one process per node: the director, then front and ranks, which find it by its address. Returns when the
   /// front says that it is ready. On a failure everything is stopped, and the error holds the end of the log of the
-  /// process at fault: unavailable when a process died or was not ready in time, cancelled after a signal.
+  /// process at fault: unavailable when a process died, when a rank
+  /// reported that it cannot start (with its reason), or when it was not ready in time; cancelled after a signal.
   static result<std::unique_ptr<local_cluster>> start(const up_request& request);
 
   const cluster_file& facts() const { return facts_; }
@@ -36,8 +38,10 @@ class local_cluster {
   /// go on watching.
   result<bool> watch(nanoseconds limit);
 
-  /// Stops front, ranks and director in this order. Names the processes that had to be killed.
-  std::vector<std::string> stop();
+  /// Stops front, ranks and director in this order. `broken`: the cluster cannot finish what runs, so running requests
+  /// get a second instead of cluster.drain_timeout. `on_waiting` hears how many requests the front waits for. A process
+  /// that has not left two seconds after the time for draining is killed. Names the processes that had to be killed.
+  std::vector<std::string> stop(bool broken, const std::function<void(uint64_t)>& on_waiting = {});
 
  private:
   local_cluster(const up_request& request, node::run_dir dir);

@@ -24,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto tick = 200ms;       // of the main loop
+constexpr auto short_drain = 1s;   // after SIGUSR1
 constexpr auto stop_margin = 10s;  // beyond the drain time, before a stop that hangs is ended by force
 
 // Writes JSON lines to the supervisor. A supervisor that is gone is no error: this process gets a signal then.
@@ -57,7 +58,7 @@ class process {
   explicit process(const node_request& request)
       : request_(request),
         settings_(request.settings),
-        signals_{SIGINT, SIGTERM, SIGHUP},
+        signals_{SIGINT, SIGTERM, SIGHUP, SIGUSR1},
         report_(request.report_fd),
         net_({2, settings_.cluster.heartbeat, settings_.cluster.connection_timeout, true}) {}
 
@@ -84,7 +85,6 @@ class process {
       director_ = actors::spawn_director(system, system.node(), nullptr, std::move(d));
       TROUPE_TRY(reached, net_.publish(director_, settings_.director.listen));
     }
-    agent_cell_ = std::make_shared<local_agent>();
     door_ = spawn_door(system, agent_cell_);
     TROUPE_TRY(config::address self, net_.publish(door_, {"127.0.0.1", 0}));
     directory_options o;
@@ -95,6 +95,7 @@ class process {
     if (request_.seat.rfind("front", 0) == 0) {
       TROUPE_TRY(front_, front::start(settings_, net_));
       report_.say({{"http", front_->address()}, {"model", front_->model()}});
+      log::info("{} is served at http://{}/v1", front_->model(), front_->address());
     }
     factory_ = make_role_factory(settings_, [this](actors::entrypoint_actor e) {
       if (front_) front_->attach(std::move(e));
@@ -121,43 +122,58 @@ class process {
   // Until a signal, or until joining has failed.
   result<void> serve() {
     const nanoseconds give_up = steady_clock().now() + settings_.cluster.join_timeout;
-    bool joined = false;
+    bool joined = false, failed = false;
     for (;;) {
       if (int s = signals_.wait(tick); s != 0) {
-        log::info("stopping: {}", strsignal(s));
+        log::info("stopping: {}", s == SIGUSR1 ? "at once, a process of the cluster has failed" : strsignal(s));
+        if (s == SIGUSR1) drain_ = std::min<nanoseconds>(drain_, short_drain);
         return {};
       }
-      if (!joined) {
+      if (!joined || !failed) {
         auto r = ask<actors::agent_report>(actors::agent_query{}, 2s);
-        joined = r && r->joined;
-        if (joined)
+        if (!joined && r && r->joined) {
+          joined = true;
           report_.say({{"joined", r->node.value}});
-        else if (steady_clock().now() > give_up) {
+        } else if (!joined && steady_clock().now() > give_up) {
           return fail(errc::unavailable, "could not join the cluster at {} within {}: {}", request_.join.text(),
                       config::format_duration(settings_.cluster.join_timeout), r ? r->text : r.error().message);
         }
+        if (r) failed = tell_of_failure(*r);
       }
       if (front_ && front_->look_after()) report_.say({{"ready", front_->ready()}});
     }
   }
 
+  // A role that could not start stays like that: somebody has to look.
+  bool tell_of_failure(const actors::agent_report& r) const {
+    for (const auto& role : r.roles) {
+      if (role.state != actors::role_state::failed) continue;
+      report_.say({{"failed", role.assignment.seat() + ": " + role.text}});
+      return true;
+    }
+    return false;
+  }
+
   void stop(bool drain) {
-    const nanoseconds grace = drain ? settings_.cluster.drain_timeout : 0ns;
+    const nanoseconds grace = drain ? drain_ : 0ns;
     const nanoseconds end = steady_clock().now() + grace;
     arm_hard_stop(grace + stop_margin);
-    if (front_) front_->drain();
+    if (front_) {
+      front_->drain();
+      report_.say({{"waits", front_->unanswered()}});
+    }
     if (agent_) {
       auto reply = ask<actors::stop_reply>(
           actors::stop_request{std::chrono::duration_cast<std::chrono::milliseconds>(grace).count()}, grace + 3s);
       if (!reply)
         log::warn("drain: {}", reply.error().message);
       else if (reply->left > 0)
-        log::warn("{} requests were cut off at the end of cluster.drain_timeout", reply->left);
+        log::warn("{} requests were cut off at the end of the time to drain", reply->left);
     }
     if (front_) {
       // The cluster is through with the requests; their answers may still be on the way to the clients.
       if (!front_->wait_answered(std::max<nanoseconds>(end - steady_clock().now(), 0ns)))
-        log::warn("{} answers had not left at the end of cluster.drain_timeout", front_->unanswered());
+        log::warn("{} answers had not left at the end of the time to drain", front_->unanswered());
       front_->stop();
     }
     agent_cell_->set({});
@@ -179,10 +195,11 @@ class process {
 
   const node_request& request_;
   const config::settings& settings_;
+  nanoseconds drain_ = settings_.cluster.drain_timeout;
   signal_reader signals_;  // before the first thread
   reporter report_;
   actor_net net_;
-  std::shared_ptr<local_agent> agent_cell_;
+  const std::shared_ptr<local_agent> agent_cell_ = std::make_shared<local_agent>();
   std::unique_ptr<front> front_;
   std::shared_ptr<actors::role_factory> factory_;
   actors::director_actor director_;

@@ -17,12 +17,14 @@ struct node_request {
 };
 
 /// Runs until SIGINT, SIGTERM or SIGHUP, then drains (unready, no new requests, running ones finish for at most
-/// cluster.drain_timeout, leave) and returns; a second signal ends the process at once. Errors: unavailable when the
+/// cluster.drain_timeout, leave) and returns; a second signal ends the process at once. SIGUSR1 drains too,
+/// for at most a second: something has failed, and clients had better ask elsewhere. Errors: unavailable when the
 /// director cannot be reached within cluster.join_timeout, and whatever kept the process from starting. Call it once,
 /// from the main thread, before any other thread is made.
 ///
 /// Report lines (JSON) to the supervisor: {"actor": "HOST:PORT"} where this process is reached, {"http": "HOST:PORT",
-/// "model": NAME} of a front, {"joined": NODE} once, {"ready": BOOL} of a front whenever it changes.
+/// "model": NAME} of a front, {"joined": NODE} once, {"ready": BOOL} of a front whenever it changes, {"failed": TEXT}
+/// once when a role cannot start, {"waits": N} of a front that drains N running requests.
 result<void> run_node(const node_request& request);
 
 /// The name of the process with this seat: the seat with '.' for '/'.

@@ -175,11 +175,12 @@ supervisor_event supervisor::wait(nanoseconds limit) {
   }
 }
 
-std::vector<std::string> supervisor::stop(const std::vector<std::vector<std::string>>& stages, nanoseconds grace) {
+std::vector<std::string> supervisor::stop(const std::vector<std::vector<std::string>>& stages, nanoseconds grace,
+                                          int signal, const report_sink& on_report) {
   std::set<std::string> bad;
   bool hurry = false;
   auto run_stage = [&](const std::set<std::string>& names) {
-    for (const auto& n : names) kill(running_.at(n), SIGTERM);
+    for (const auto& n : names) kill(running_.at(n), signal);
     nanoseconds deadline = steady_clock().now() + grace;
     auto left = [&] {
       return std::any_of(names.begin(), names.end(), [&](const auto& n) { return running_.contains(n); });
@@ -187,6 +188,7 @@ std::vector<std::string> supervisor::stop(const std::vector<std::vector<std::str
     while (left() && !hurry && steady_clock().now() < deadline) {
       supervisor_event e = wait(std::min<nanoseconds>(deadline - steady_clock().now(), std::chrono::seconds(1)));
       if (e.what == supervisor_event::kind::signalled) hurry = true;
+      if (e.what == supervisor_event::kind::report && on_report) on_report(e.name, e.text);
       if (e.what == supervisor_event::kind::exited && e.text != "exit code 0") bad.insert(e.name);
     }
     for (const auto& n : names) {

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -52,10 +53,13 @@ class supervisor {
   /// The next event; waits at most `limit`. Events of one child come in order, its exit last.
   supervisor_event wait(nanoseconds limit);
 
-  /// SIGTERM to the children named, in that order, waiting for each group of equal `stage` before the next; what does
-  /// not end within `grace` gets SIGKILL. A second signal to this process skips the rest of the grace. Returns the
-  /// names that had to be killed or ended with an error.
-  std::vector<std::string> stop(const std::vector<std::vector<std::string>>& stages, nanoseconds grace);
+  /// `signal` to the children named, in that order, waiting for each group of equal `stage` before the next; what does
+  /// not end within `grace` gets SIGKILL. A second signal to this process skips the rest of the grace. Lines that
+  /// children report meanwhile go to `on_report`, with the child's name. Returns the names that had to be killed or
+  /// ended with an error.
+  using report_sink = std::function<void(const std::string& name, const std::string& line)>;
+  std::vector<std::string> stop(const std::vector<std::vector<std::string>>& stages, nanoseconds grace,
+                                int signal = SIGTERM, const report_sink& on_report = {});
 
   /// Children that run.
   const std::map<std::string, pid_t>& running() const { return running_; }

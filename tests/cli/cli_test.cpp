@@ -39,6 +39,12 @@ TEST(cli, mistakes_on_the_command_line_are_exit_2_and_say_what_is_wrong) {
       {{"generate", "--model", tiny, "--prompt", "x", "--temperature", "9"}, "--temperature"},
       {{"generate", "--model", tiny, "--prompts", "/nonexistent"}, "/nonexistent: cannot be read"},
       {{"config", "--check", "-c", "/nonexistent.yaml"}, "/nonexistent.yaml: cannot be read"},
+      {{"generate", "--model", tiny}, "nothing to do: give --prompt"},
+      {{"up", "-c", local, "--set", "cluster.name=../x"}, "cluster.name: is not a name"},
+      {{"up", "-c", local, "--set", "model.path=/nonexistent"}, "model.path: there is no folder /nonexistent"},
+      {{"up", "-c", local, "--set", "front.api_keys=/nonexistent"}, "front.api_keys: /nonexistent"},
+      {{"config", "--check", "-c", local, "--set", "front.api_keys=/nonexistent"}, "front.api_keys: /nonexistent"},
+      {{"config", "--check", "-c", local, "--set", "decode.pages=2"}, "cannot hold one sequence of decode.max_context"},
       {{"config", "--print", "--check"}, "excludes"},
       {{"config", "frnt"}, "did you mean front?"},
       {{"node", "-c", local}, "--join HOST:PORT is needed"},
@@ -84,6 +90,7 @@ TEST(cli, commands_without_a_cluster_are_exit_3) {
 }
 
 TEST(cli, version_and_doctor_as_json) {
+  EXPECT_EQ(troupe({"--version"}).out, "troupe 0.1.0\n");
   auto v = json::parse(troupe({"version", "--json"}).out);
   EXPECT_EQ(v["version"], "0.1.0");
   EXPECT_EQ(v["caf"], "0.17.6");
@@ -115,7 +122,10 @@ TEST(cli, doctor_names_a_bad_model_and_a_taken_port) {
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&where), &size), 0);
   std::string address = "127.0.0.1:" + std::to_string(ntohs(where.sin_port));
   p = troupe({"doctor", "-c", local, "--set", "front.listen=" + address});
+  auto director = troupe({"node", "-c", local, "--seat", "director", "--set", "director.listen=" + address});
   close(fd);
+  EXPECT_EQ(director.code, 3) << director.err;
+  EXPECT_THAT(director.err, HasSubstr("cannot listen on " + address));
   EXPECT_EQ(p.code, 1);
   EXPECT_THAT(p.out, HasSubstr("port " + address));
   EXPECT_THAT(p.out, HasSubstr("Address already in use"));

@@ -73,7 +73,7 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"director:\n  listen: 10.0.0.1:1\n", R"(c\.yaml: director\.listen: .*not a loopback address.*)"},
       {"decode:\n  ranks: 3\n  ep: 2\n", R"(c\.yaml: decode\.ep: 2 does not divide decode\.ranks, which is 3)"},
       {"cluster:\n  heartbeat: 5s\n  lost_after: 20s\n", R"(c\.yaml: cluster\.connection_timeout: must be at least three times cluster\.heartbeat)"},
-      {"cluster:\n  name: \"a\\nb\"\n", R"(c\.yaml:4:9: cluster\.name: holds a control character)"},
+      {"cluster:\n  name: \"a\\nb\"\n", R"(c\.yaml:4:9: cluster\.name: is not a name: 1 to 64 letters, .*)"},
       {"prefill: {ranks: 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},
       {"- 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},
   };
@@ -102,13 +102,22 @@ TEST(config, overrides_win_and_are_checked) {
 }
 
 TEST(config, printing_and_reading_again_changes_nothing) {
-  loaded l = from(model + "front:\n  max_body: 64KiB\ncluster:\n  name: 'a \"b\" \\ c'\n");
+  loaded l = from("model:\n  path: m\n  name: 'a \"b\" \\ c'\nfront:\n  max_body: 64KiB\n");
   ASSERT_TRUE(l.problems.empty()) << l.problems[0].text();
   std::string once = print(l.values);
   loaded again = from(once);
   ASSERT_TRUE(again.problems.empty()) << again.problems[0].text();
   EXPECT_EQ(print(again.values), once);
-  EXPECT_EQ(again.values.cluster.name, "a \"b\" \\ c");
+  EXPECT_EQ(again.values.model.name, "a \"b\" \\ c");
+}
+
+TEST(config, a_cluster_name_cannot_leave_the_run_folder) {
+  for (const char* good : {"a", "prod-2", "my_cluster.v1", "0"}) EXPECT_TRUE(from(model, {std::string("cluster.name=") + good}).problems.empty()) << good;
+  for (const std::string& bad : {std::string(), std::string("."), std::string(".."), std::string("../x"), std::string("a/b"), std::string("a b"), std::string(65, 'x')}) {
+    loaded l = from(model, {"cluster.name=" + bad});
+    ASSERT_EQ(l.problems.size(), 1u) << bad;
+    EXPECT_NE(l.problems[0].text().find("cluster.name: is not a name"), std::string::npos) << l.problems[0].text();
+  }
 }
 
 TEST(config, a_missing_file_is_an_error_that_names_it) {

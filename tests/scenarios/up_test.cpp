@@ -155,8 +155,8 @@ TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
 TEST(up, a_model_that_is_not_there_is_named_and_everything_stops) {
   live_cluster c({"model.path=/nonexistent/model"});
   EXPECT_FALSE(c.ready);
-  EXPECT_EQ(c.wait(), 3);
-  EXPECT_THAT(c.output(), HasSubstr("/nonexistent/model"));
+  EXPECT_EQ(c.wait(), 2);
+  EXPECT_THAT(c.output(), HasSubstr("model.path: there is no folder /nonexistent/model"));
   EXPECT_THAT(c.left_over(), IsEmpty());
 }
 

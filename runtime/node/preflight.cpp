@@ -1,0 +1,68 @@
+#include "runtime/node/preflight.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kernels/model/config.hpp"
+#include "kernels/model/model.hpp"
+#include "runtime/gateway/keys.hpp"
+#include "runtime/recipe/recipe.hpp"
+
+namespace troupe::node {
+namespace {
+
+// The rule of engine_host, which owns the pages: a sequence takes one page per window of its context.
+void check_pages(const config::ranks_section& r, const std::string& name, uint32_t sliding_window,
+                 const std::string& file, std::vector<config::problem>& out) {
+  const uint64_t window = std::max(1u, sliding_window);
+  const uint64_t needed = (uint64_t{r.max_context} + window - 1) / window;
+  if (needed <= r.pages) return;
+  out.push_back({file, 0, 0, name + ".pages",
+                 fmt::format("{} pages of {} tokens cannot hold one sequence of {}.max_context {}: raise {}.pages to "
+                             "{} or lower {}.max_context",
+                             r.pages, window, name, r.max_context, name, needed, name)});
+}
+
+}  // namespace
+
+std::vector<config::problem> check_files(const config::settings& s, const std::string& file) {
+  std::vector<config::problem> out;
+  if (!s.front.api_keys.empty()) {
+    if (auto keys = gateway::key_ring::load(s.front.api_keys); !keys)
+      out.push_back({file, 0, 0, "front.api_keys", keys.error().message});
+  }
+  std::error_code ec;
+  if (!std::filesystem::exists(s.model.path + "/config.json", ec)) return out;
+  auto model = kernels::load_config(s.model.path);
+  if (!model) {
+    out.push_back({file, 0, 0, "model.path", model.error().message});
+    return out;
+  }
+  check_pages(s.prefill, "prefill", model->sliding_window, file, out);
+  check_pages(s.decode, "decode", model->sliding_window, file, out);
+  return out;
+}
+
+std::vector<config::problem> check_all(const config::settings& s, const std::string& file) {
+  auto out = check_files(s, file);
+  std::error_code ec;
+  auto bad = [&](const char* key, std::string text) {
+    if (std::none_of(out.begin(), out.end(), [&](const auto& p) { return p.key == key; }))
+      out.push_back({file, 0, 0, key, std::move(text)});
+  };
+  if (!std::filesystem::is_directory(s.model.path, ec)) {
+    bad("model.path", fmt::format("there is no folder {}", s.model.path));
+    return out;
+  }
+  if (auto model = kernels::load_model(s.model.path); !model) bad("model.path", model.error().message);
+  if (!s.model.tokenizer.empty()) {
+    if (auto t = recipe::tokenizer::load(s.model.tokenizer); !t) bad("model.tokenizer", t.error().message);
+  } else if (auto r = recipe::recipe::load(s.model.path); !r) {
+    bad("model.tokenizer", r.error().message);
+  }
+  return out;
+}
+
+}  // namespace troupe::node
