@@ -300,7 +300,8 @@ class operators {
   /// set sum to at least top_p); ties everywhere to the lowest id. gumbel of id t = -log(-log(u)), u = ((w >> 8) + 0.5)
   /// * 2^-24, w = word t % 4 of philox({t / 4, position, 0, 0}, {low, high half of seed}). Where rows[i].logprobs >= 0:
   /// logprobs [n] = log softmax(logits)[token] of the unmodified logits, top_tokens and top_logprobs [n, max_top] the
-  /// rows[i].logprobs highest. The three arrays may be null if no row asks.
+  /// rows[i].logprobs highest. The three arrays may be null if no row asks. A row with a NaN or an infinity among its
+  /// logits (banned ids too) has no distribution: its token is -1 and nothing else is written for it.
   virtual void sample(place where, const float* logits, uint32_t n, uint32_t vocabulary, const sample_row* rows,
                       int32_t* tokens, float* logprobs, int32_t* top_tokens, float* top_logprobs) = 0;
 };

@@ -266,7 +266,9 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r) {
   item.finish = r.finish;
   if (r.finish == finish_reason::error) {
     item.failure = errc::internal;
-    item.failure_text = "the engine gave the sequence up";
+    item.failure_text =
+        "the model produced numbers that are not finite: the checkpoint is damaged or does not suit this engine; run "
+        "troupe verify";
   }
   if (what_ == role::prefill && !r.tokens.empty() && r.finish == finish_reason::none)
     item.handoff.kind = handoff_kind::recompute;

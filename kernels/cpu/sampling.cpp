@@ -1,5 +1,6 @@
 // Sampling with counter-based Gumbel noise.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -18,6 +19,18 @@ uint32_t argmax(const float* x, uint32_t n) {
   for (uint32_t i = 1; i < n; ++i)
     if (x[i] > x[best]) best = i;
   return best;
+}
+
+/// out = x / temperature, or x if greedy; false if a value of x is a NaN or infinite (all exponent bits set). One pass, vectorised: an
+/// integer test, because a sum of floats could not be reordered.
+bool scaled_copy(const float* x, uint32_t n, bool greedy, float temperature, float* out) {
+  constexpr uint32_t exponent = 0x7f800000;
+  uint32_t bad = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    bad |= uint32_t((std::bit_cast<uint32_t>(x[i]) & exponent) == exponent);
+    out[i] = greedy ? x[i] : x[i] / temperature;
+  }
+  return bad == 0;
 }
 
 std::array<uint32_t, 4> noise(const sample_row& row, uint32_t block) {
@@ -90,7 +103,10 @@ void cpu_operators::sample(place, const float* logits, uint32_t n, uint32_t voca
     float* e = l + vocabulary;
     int32_t* work = reinterpret_cast<int32_t*>(e + vocabulary);  // three times the vocabulary
     const bool greedy = !(row.temperature > 0);
-    for (uint32_t t = 0; t < vocabulary; ++t) l[t] = greedy ? given[t] : given[t] / row.temperature;
+    if (!scaled_copy(given, vocabulary, greedy, row.temperature, l)) {
+      tokens[i] = -1;
+      return;
+    }
     for (uint32_t b = 0; b < row.banned_count; ++b)
       if (row.banned[b] >= 0 && uint32_t(row.banned[b]) < vocabulary) l[row.banned[b]] = none;
     if (!greedy) {

@@ -92,7 +92,8 @@ struct step_plan {
   bool operator==(const step_plan&) const = default;
 };
 
-/// Why a sequence ended; `none` while it runs. Sent between processes: append only.
+/// Why a sequence ended; `none` while it runs. error: the model's logits for the next token are not all finite numbers;
+/// tokens of the same step before it count. Sent between processes: append only.
 enum class finish_reason : uint8_t { none = 0, stop = 1, length = 2, error = 3 };
 
 /// A token and its log-probability (natural logarithm) under the sampling distribution.

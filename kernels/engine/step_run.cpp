@@ -160,6 +160,10 @@ void step_engine::accept(step_item& item) {
   const slot_state& s = slots_[item.slot];
   for (uint32_t i = 0; i < item.samples; ++i) {
     const token_id token = sampled_[item.first_sample + i];
+    if (token < 0) {  // nothing to sample from, see operators::sample
+      item.finish = finish_reason::error;
+      break;
+    }
     item.emitted = i + 1;
     item.finish = finish_of(s, token, s.known + i + 1);
     if (item.finish != finish_reason::none || i >= item.drafts || s.drafts[i] != token) break;
@@ -203,7 +207,7 @@ void step_engine::finish_step(step_result& result) {
     out.committed = item.committed;
     out.finish = item.finish;
     out.drafted = item.drafts;
-    out.accepted = item.decode ? item.emitted - 1 : 0;
+    out.accepted = item.decode && item.emitted > 0 ? item.emitted - 1 : 0;
     for (uint32_t k = 0; k < item.emitted; ++k) {
       const uint32_t at = item.first_sample + k;
       s.tokens[s.known + k] = sampled_[at];
@@ -226,10 +230,10 @@ void step_engine::finish_step(step_result& result) {
     s.finished = item.finish != finish_reason::none;
     s.draft_count = 0;
     if (item.draft_index >= 0) {
-      s.draft_count = block_;
       const size_t from = static_cast<size_t>(item.draft_index) * block_;
       std::copy_n(drafts_.begin() + static_cast<ptrdiff_t>(from), block_, s.drafts.begin());
       std::copy_n(confidences_.begin() + static_cast<ptrdiff_t>(from), block_, s.confidences.begin());
+      while (s.draft_count < block_ && s.drafts[s.draft_count] >= 0) ++s.draft_count;
     }
     result.rows += rows.rows;
     result.sequences.push_back(std::move(out));

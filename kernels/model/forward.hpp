@@ -107,8 +107,9 @@ class forward_pass {
 
   /// Sequences that one draft pass can take.
   uint32_t draft_capacity() const;
-  /// Drafts dspark_block_size tokens per sequence: tokens and confidences [n, block]. With no sequence it only takes
-  /// part in the exchanges.
+  /// Drafts dspark_block_size tokens per sequence: tokens and confidences [n, block]. A token of -1 (the drafter's
+  /// logits or its confidence are not finite) and what follows it is no draft. With no sequence it only takes part in
+  /// the exchanges.
   result<void> draft(ep::group& group, const ep::placement& placement, std::span<const draft_sequence> sequences,
                      int32_t* tokens, float* confidences);
 

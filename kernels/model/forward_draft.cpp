@@ -1,5 +1,6 @@
 // The drafter (DSpark): context records from the target's features, and the pass that drafts a block of tokens.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/model/forward.hpp"
 #include "runtime/base/check.hpp"
@@ -110,7 +111,9 @@ void forward_pass::draft_head(std::span<const draft_sequence> sequences, uint32_
     for (uint32_t i = 0; i < count; ++i) sample_rows_[i].position = sequences[first + i].last + 2 + k;
     ops_.sample(where_, rows, count, vocabulary, sample_rows_.data(), picked_tokens_.data(), nullptr, nullptr, nullptr);
     for (uint32_t i = 0; i < count; ++i) {
+      if (!std::isfinite(confidence_[i])) picked_tokens_[i] = -1;
       tokens[size_t{first + i} * block + k] = picked_tokens_[i];
+      picked_tokens_[i] = std::max(picked_tokens_[i], 0);  // the block ends there, but its rows run on
       confidences[size_t{first + i} * block + k] = confidence_[i];
     }
   }

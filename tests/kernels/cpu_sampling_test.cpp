@@ -127,18 +127,47 @@ TEST(sampling, has_the_distribution_of_the_softmax) {
   }
 }
 
+// One bad value anywhere in a row, even at an id that is banned or outside top_k, leaves nothing to sample from: the
+// token is -1, and the other rows of the call are what they are without it.
+TEST(sampling, a_row_that_is_not_finite_has_no_token) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const uint32_t n = 3, vocabulary = 333;
+  std::vector<float> good(n * vocabulary);
+  for (uint32_t i = 0; i < good.size(); ++i) good[i] = std::sin(float(i));
+  const int32_t banned = 331;
+  for (float bad : {inf, -inf, nan, -nan})
+    for (uint32_t at : {0u, 17u, 331u, 332u})
+      for (float temperature : {0.0f, 0.7f}) {
+        std::vector<sample_row> rows(n, {.temperature = temperature, .top_p = 0.9f, .top_k = 5, .logprobs = 0});
+        for (sample_row& r : rows) r.banned = &banned, r.banned_count = 1;
+        auto compute = [&](const std::vector<float>& logits) {
+          std::vector<int32_t> tokens(n, -7);
+          std::vector<float> logprobs(n), top_logprobs(n * operators::max_top);
+          std::vector<int32_t> top(n * operators::max_top);
+          make_operators(1)->sample({}, logits.data(), n, vocabulary, rows.data(), tokens.data(), logprobs.data(),
+                                    top.data(), top_logprobs.data());
+          return tokens;
+        };
+        std::vector<float> damaged = good;
+        damaged[vocabulary + at] = bad;
+        std::vector<int32_t> expected = compute(good);
+        EXPECT_GE(*std::min_element(expected.begin(), expected.end()), 0);
+        expected[1] = -1;
+        EXPECT_EQ(compute(damaged), expected) << bad << " at " << at << " temperature " << temperature;
+      }
+}
+
 TEST(sampling, survives_logits_that_are_not_finite) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (float bad : {inf, -inf, nan}) {
     std::vector<float> logits(300, bad);
     sample_row row{.temperature = 1, .top_p = 0.5f, .top_k = 10, .logprobs = 3};
-    int32_t token = -1;
+    int32_t token = 0;
     std::vector<float> logprobs(1), top_logprobs(operators::max_top);
     std::vector<int32_t> top(operators::max_top);
     make_operators(1)->sample({}, logits.data(), 1, 300, &row, &token, logprobs.data(), top.data(),
                               top_logprobs.data());
-    EXPECT_GE(token, 0);
-    EXPECT_LT(token, 300);
+    EXPECT_EQ(token, -1);
   }
 }
 

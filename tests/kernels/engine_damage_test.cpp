@@ -1,0 +1,86 @@
+// Weights that give NaN: a sequence ends with an error where its logits stop being numbers, and drafts just stay away.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/kernels/damaged_model.hpp"
+#include "tests/kernels/engine_fixture.hpp"
+
+namespace troupe::kernels {
+namespace {
+
+using namespace testing_support;
+
+completion run(const std::string& directory, const prompt& p) {
+  auto m = load_model(directory);
+  TROUPE_CHECK(m.has_value(), "{}", m.error().message);
+  cpu_engine_config c;
+  c.weights = *m;
+  c.limits = {.slots = 4, .max_chunk = 64, .max_context = 200, .pages = 40, .max_draft = 5, .threads = 1};
+  engine_driver d(std::move(c));
+  return d.complete({p})[0];
+}
+
+prompt prompt_of(uint32_t length, uint32_t max_tokens, float temperature = 0) {
+  prompt p;
+  p.tokens = random_tokens(length, length, 512);
+  p.sampling.temperature = temperature;
+  p.sampling.logprobs = 2;
+  p.stop = {.max_tokens = max_tokens, .ignore_eos = true};
+  return p;
+}
+
+const std::string tiny = TROUPE_TEST_DATA "/tiny-v41";
+
+TEST(damage, logits_that_are_no_numbers_end_the_sequence_with_an_error) {
+  damaged_model copy;
+  copy.damage("norm.weight", 6, 2);
+  for (float temperature : {0.0f, 0.8f}) {
+    const auto got = run(copy.path(), prompt_of(30, 12, temperature));
+    EXPECT_EQ(got.finish, finish_reason::error);
+    EXPECT_TRUE(got.tokens.empty());
+    EXPECT_TRUE(got.logprobs.empty());
+  }
+}
+
+// The embedding of one token is damaged: everything up to that token is what it was, and the next one is an error, with
+// drafts under verification (of which that token may be one) and without.
+TEST(damage, what_came_before_it_counts) {
+  const prompt p = prompt_of(30, 40);
+  const auto whole = run(tiny, p);
+  ASSERT_EQ(whole.finish, finish_reason::length);
+  const auto bad = std::find_if(whole.tokens.begin() + 5, whole.tokens.end(), [&](token_id t) {
+    return std::find(p.tokens.begin(), p.tokens.end(), t) == p.tokens.end() &&
+           std::find(whole.tokens.begin(), whole.tokens.begin() + 5, t) == whole.tokens.begin() + 5;
+  });
+  ASSERT_NE(bad, whole.tokens.end());
+  damaged_model copy;
+  copy.damage("embed.weight", size_t(*bad) * 2 * size_t((*load_model(tiny))->config.hidden_size), 8);
+  for (bool speculate : {true, false}) {
+    prompt q = p;
+    q.speculate = speculate;
+    const auto got = run(copy.path(), q);
+    EXPECT_EQ(got.finish, finish_reason::error);
+    EXPECT_EQ(got.tokens, std::vector<token_id>(whole.tokens.begin(), bad + 1)) << "token " << *bad;
+    EXPECT_EQ(got.logprobs.size(), got.tokens.size());
+    EXPECT_EQ(got.top.size(), got.tokens.size());
+  }
+}
+
+TEST(damage, a_drafter_that_gives_no_numbers_gives_no_drafts) {
+  const prompt p = prompt_of(30, 24);
+  const auto whole = run(tiny, p);
+  ASSERT_GT(whole.drafted, 0u);
+  for (const char* tensor : {"markov_head.head.weight", "norm.weight"}) {
+    const auto blocks = (*load_model(tiny))->config.num_nextn_predict_layers;
+    damaged_model copy;
+    copy.damage(fmt::format("mtp.{}.{}", blocks - 1, tensor), 0, 2);
+    const auto got = run(copy.path(), p);
+    EXPECT_EQ(got.finish, finish_reason::length) << tensor;
+    EXPECT_EQ(got.tokens, whole.tokens) << tensor;
+    EXPECT_EQ(got.drafted, 0u) << tensor;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::kernels
