@@ -100,6 +100,8 @@ bool front::look_after() {
       proven_ = attached;
     else
       reason_ = proof.error().message;
+    if (!proof && canary_failure_ != reason_) log::warn("not ready: {}", reason_);
+    canary_failure_ = proof ? "" : reason_;
   }
   bool is = can && proven_ == attached;
   if (is) reason_.clear();

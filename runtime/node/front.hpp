@@ -46,6 +46,7 @@ class front {
   entrypoint_generator generator_;
   observe::metrics metrics_;
   std::string model_, reason_ = "the front process has not joined the cluster yet";
+  std::string canary_failure_;  // the last one, logged once
   std::mutex mutex_;
   actors::entrypoint_actor entrypoint_;  // protected by mutex_
   uint64_t attached_ = 0;                // counts attach calls; protected by mutex_
