@@ -29,18 +29,15 @@ class local_group final : public group {
   }
 
   void wake() override {
-    {
-      std::lock_guard lock(mutex_);
-      woken_ = true;
-    }
+    std::lock_guard lock(mutex_);
+    woken_ = true;
     changed_.notify_all();
   }
 
+  // Under the lock: the engine may destroy the group as soon as its call returns.
   void end() override {
-    {
-      std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
+    std::lock_guard lock(mutex_);
+    ended_ = true;
     changed_.notify_all();
   }
 
