@@ -12,6 +12,8 @@ pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 find_package(yaml-cpp REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)
 find_package(Boost 1.74 REQUIRED)
+find_package(RocksDB 7.8 REQUIRED)
+find_package(MsgpackCxx 4.1 REQUIRED)
 
 if(TROUPE_ACTORS)
   find_package(CAF 0.17.6 REQUIRED COMPONENTS core io openssl)

@@ -1,0 +1,17 @@
+# Finds msgpack for C++ (headers only, used without Boost). Defines MsgpackCxx::msgpack and MsgpackCxx_VERSION.
+find_path(MsgpackCxx_INCLUDE_DIR msgpack.hpp)
+if(MsgpackCxx_INCLUDE_DIR)
+  set(_msgpack_file ${MsgpackCxx_INCLUDE_DIR}/msgpack/version_master.hpp)
+  if(NOT EXISTS ${_msgpack_file})
+    set(_msgpack_file ${MsgpackCxx_INCLUDE_DIR}/msgpack/version_master.h)
+  endif()
+  file(STRINGS ${_msgpack_file} _msgpack_lines REGEX "#define MSGPACK_VERSION_(MAJOR|MINOR|REVISION) +[0-9]+")
+  string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*REVISION +([0-9]+).*" "\\1.\\2.\\3" MsgpackCxx_VERSION "${_msgpack_lines}")
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(MsgpackCxx REQUIRED_VARS MsgpackCxx_INCLUDE_DIR VERSION_VAR MsgpackCxx_VERSION)
+if(MsgpackCxx_FOUND AND NOT TARGET MsgpackCxx::msgpack)
+  add_library(MsgpackCxx::msgpack INTERFACE IMPORTED)
+  set_target_properties(MsgpackCxx::msgpack PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${MsgpackCxx_INCLUDE_DIR}
+                                                       INTERFACE_COMPILE_DEFINITIONS MSGPACK_NO_BOOST)
+endif()
