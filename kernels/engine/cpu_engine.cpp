@@ -68,6 +68,7 @@ result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine
   }
   parts.pages = config.pages;
   parts.clock = config.clock ? config.clock : &steady_clock();
+  parts.on_drafts = std::move(config.on_drafts);
   parts.group = std::move(config.group);
   parts.placement = std::move(config.placement);
   if (!parts.group && !config.wait_for_group) {

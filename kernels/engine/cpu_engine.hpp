@@ -23,6 +23,7 @@ struct cpu_engine_config {
   ep::placement placement;              // with a group; without one every expert is local
   std::string replay_mode = "exact";    // goes into the fingerprint
   const clock_source* clock = nullptr;  // null: the machine's
+  draft_observer on_drafts;             // empty: nobody looks
 };
 
 /// Loads what is not loaded, allocates for the limits and starts the engine thread. Errors: those of load_model;

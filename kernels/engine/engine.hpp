@@ -141,6 +141,20 @@ struct step_result {
   bool operator==(const step_result&) const = default;
 };
 
+/// What became of one sequence's drafts in a step, for measuring (the scheduler gets the counts in sequence_result).
+struct draft_outcome {
+  slot_id slot;
+  uint32_t first_position = 0;         // position of drafts[0]
+  std::span<const token_id> drafts;    // those verified in the step
+  std::span<const float> confidences;  // of each: the probability, as the drafter sees it, that it survives if the
+                                       // drafts before it do
+  uint32_t matched = 0;                // leading drafts equal to what the target sampled
+  bool ended = false;                  // the sequence ended with the last match: what follows was never compared
+};
+/// Called on the engine thread once per sequence with verified drafts and step, before the step's result; it must not
+/// block and must not call back into the engine. The spans are valid during the call.
+using draft_observer = std::function<void(const draft_outcome&)>;
+
 /// What an engine can hold. Fixed at construction.
 struct engine_limits {
   uint32_t slots = 64;          // sequences at once

@@ -47,6 +47,7 @@ step_engine::step_engine(step_engine_parts parts, sink on_step)
       facts_(std::move(parts.facts)),
       clock_(*parts.clock),
       sink_(std::move(on_step)),
+      on_drafts_(std::move(parts.on_drafts)),
       group_(std::move(parts.group)),
       placement_(std::move(parts.placement)) {}
 

@@ -33,6 +33,7 @@ struct step_engine_parts {
   ep::placement placement;
   model_facts facts;
   const clock_source* clock = nullptr;
+  draft_observer on_drafts;  // may be empty
 };
 
 /// Rows per rank and exchange of an engine with these limits, for ep::group_shape::max_rows.
@@ -113,6 +114,7 @@ class step_engine final : public engine {
   void accept(step_item& item);
   result<void> draft_pass();
   void finish_step(step_result& result);
+  void report_drafts(const step_item& item) const;
   finish_reason finish_of(const slot_state& slot, token_id token, uint32_t known) const;
   bool wants_draft(const step_item& item) const;
 
@@ -126,6 +128,7 @@ class step_engine final : public engine {
   const model_facts facts_;
   const clock_source& clock_;
   const sink sink_;
+  const draft_observer on_drafts_;
   uint32_t block_ = 0;  // tokens that the drafter proposes, 0 without one
 
   // Owned by the engine thread.

@@ -191,6 +191,17 @@ result<void> step_engine::draft_pass() {
   return forward_->draft(*group_, placement_, draft_sequences_, drafts_.data(), confidences_.data());
 }
 
+void step_engine::report_drafts(const step_item& item) const {
+  const slot_state& s = slots_[item.slot];
+  draft_outcome out{slot_id{item.slot}, s.known, {s.drafts.data(), item.drafts}, {s.confidences.data(), item.drafts}};
+  while (out.matched < std::min(item.emitted, item.drafts) &&
+         s.drafts[out.matched] == sampled_[item.first_sample + out.matched])
+    ++out.matched;
+  out.ended =
+      out.matched == item.emitted;  // else the token after the matches shows the first mismatch, if there is one
+  on_drafts_(out);
+}
+
 // The step has succeeded: moves it into the slots and writes the result.
 void step_engine::finish_step(step_result& result) {
   commits_.clear();
@@ -201,6 +212,7 @@ void step_engine::finish_step(step_result& result) {
     const step_item& item = items_[i];
     const sequence_rows& rows = rows_[i];
     slot_state& s = slots_[item.slot];
+    if (on_drafts_ && item.drafts > 0) report_drafts(item);
     sequence_result out;
     out.slot = slot_id{item.slot};
     out.first_position = s.known;
