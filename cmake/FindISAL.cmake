@@ -1,0 +1,12 @@
+# Finds ISA-L. Defines ISAL::isal and ISAL_VERSION.
+find_package(PkgConfig QUIET)
+pkg_check_modules(PC_ISAL QUIET libisal)
+find_path(ISAL_INCLUDE_DIR isa-l/erasure_code.h HINTS ${PC_ISAL_INCLUDE_DIRS})
+find_library(ISAL_LIBRARY isal HINTS ${PC_ISAL_LIBRARY_DIRS})
+set(ISAL_VERSION ${PC_ISAL_VERSION})
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(ISAL REQUIRED_VARS ISAL_INCLUDE_DIR ISAL_LIBRARY VERSION_VAR ISAL_VERSION)
+if(ISAL_FOUND AND NOT TARGET ISAL::isal)
+  add_library(ISAL::isal UNKNOWN IMPORTED)
+  set_target_properties(ISAL::isal PROPERTIES IMPORTED_LOCATION ${ISAL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${ISAL_INCLUDE_DIR})
+endif()
