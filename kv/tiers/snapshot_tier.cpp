@@ -1,0 +1,178 @@
+#include "kv/tiers/snapshot_tier.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe::kv {
+
+snapshot_tier::snapshot_tier(const snapshot_tier_options& options, std::span<std::byte> memory)
+    : options_(options), memory_(memory) {
+  TROUPE_CHECK(options.entry_bytes > 0 && options.per_request > 0, "entry_bytes {} per_request {}", options.entry_bytes,
+               options.per_request);
+  const size_t n = std::min<size_t>(memory.size() / options.entry_bytes, UINT32_MAX - 1);
+  entries_.resize(n);
+  free_.reserve(n);
+  for (size_t i = n; i-- > 0;) free_.push_back(static_cast<place>(i));
+}
+
+bool snapshot_tier::visible(const block_hash& at, nanoseconds now, place* p) const {
+  auto it = by_hash_.find(at);
+  if (it == by_hash_.end() || entries_[it->second].expiry <= now) return false;
+  *p = it->second;
+  return true;
+}
+
+void snapshot_tier::use(place p, nanoseconds now) {
+  entry& e = entries_[p];
+  by_use_.erase(e.used);
+  e.used = ++clock_;
+  by_use_.emplace(e.used, p);
+  e.expiry = now + options_.ttl;
+}
+
+// Takes a live entry out of reach; its memory is free once nobody reads it any more.
+void snapshot_tier::drop(place p) {
+  entry& e = entries_[p];
+  by_hash_.erase(e.at);
+  by_use_.erase(e.used);
+  e.live = false;
+  e.holders = 0;
+  if (e.pins == 0) free_.push_back(p);
+}
+
+void snapshot_tier::release_holder(const block_hash& at) {
+  auto it = by_hash_.find(at);
+  if (it == by_hash_.end()) return;  // evicted or expired before
+  entry& e = entries_[it->second];
+  if (e.holders > 0 && --e.holders == 0) {
+    ++counts_.superseded;
+    drop(it->second);
+  }
+}
+
+result<snapshot_tier::place> snapshot_tier::take_place(nanoseconds now) {
+  if (free_.empty()) sweep(now);
+  if (free_.empty()) {
+    for (const auto& [used, p] : by_use_) {
+      if (entries_[p].pins > 0) continue;
+      ++counts_.evicted;
+      drop(p);
+      break;
+    }
+  }
+  if (free_.empty())
+    return fail(errc::exhausted, "snapshot tier: all {} entries are being read; give the tier more memory",
+                entries_.size());
+  place p = free_.back();
+  free_.pop_back();
+  return p;
+}
+
+result<void> snapshot_tier::put(uint64_t request, const block_hash& at, std::span<const std::byte> bytes,
+                                nanoseconds now) {
+  if (bytes.size() != options_.entry_bytes)
+    return fail(errc::invalid_argument, "snapshot tier: an entry of {} bytes where {} are set", bytes.size(),
+                options_.entry_bytes);
+  place p;
+  if (!visible(at, now, &p)) {
+    if (auto old = by_hash_.find(at); old != by_hash_.end()) {
+      ++counts_.expired;
+      drop(old->second);
+    }
+    TROUPE_TRY(p, take_place(now));
+    std::memcpy(bytes_of(p), bytes.data(), bytes.size());
+    entries_[p] = entry{at, nanoseconds{0}, 0, 0, 0, true};
+    by_hash_.emplace(at, p);
+  }
+  use(p, now);
+  ++counts_.puts;
+
+  if (requests_.size() > 2 * entries_.size() + 64) drop_idle_requests();
+  auto& newest = requests_[request];
+  if (auto same = std::find(newest.begin(), newest.end(), at); same != newest.end()) {
+    // Already counted, unless the entry was dropped and written anew in between.
+    if (entries_[p].holders == 0) entries_[p].holders = 1;
+    newest.erase(same);
+    newest.push_back(at);
+    return {};
+  }
+  ++entries_[p].holders;
+  newest.push_back(at);
+  if (newest.size() > options_.per_request) {
+    const block_hash oldest = newest.front();
+    newest.pop_front();
+    release_holder(oldest);
+  }
+  return {};
+}
+
+std::vector<size_t> snapshot_tier::newest(std::span<const block_hash> chain, size_t limit, nanoseconds now) const {
+  std::vector<size_t> found;
+  place p;
+  for (size_t i = chain.size(); i-- > 0 && found.size() < limit;) {
+    if (visible(chain[i], now, &p)) found.push_back(i);
+  }
+  return found;
+}
+
+result<snapshot_pin> snapshot_tier::pin(const block_hash& at, nanoseconds now) {
+  place p;
+  if (!visible(at, now, &p)) {
+    ++counts_.misses;
+    return fail(errc::not_found, "snapshot tier: no snapshot at this block");
+  }
+  if (pinned_.size() >= options_.max_pins)
+    return fail(errc::exhausted, "snapshot tier: {} entries are being read, which is the limit", pinned_.size());
+  ++counts_.hits;
+  use(p, now);
+  ++entries_[p].pins;
+  const uint64_t id = next_pin_++;
+  pinned_.emplace(id, p);
+  return snapshot_pin{id, {bytes_of(p), options_.entry_bytes}};
+}
+
+result<void> snapshot_tier::unpin(uint64_t id) {
+  auto it = pinned_.find(id);
+  if (it == pinned_.end()) return fail(errc::invalid_argument, "snapshot tier: {} is not being read", id);
+  entry& e = entries_[it->second];
+  if (--e.pins == 0 && !e.live) free_.push_back(it->second);
+  pinned_.erase(it);
+  return {};
+}
+
+void snapshot_tier::forget(uint64_t request) {
+  // The entries keep this holder: without a request that could supersede them they stay for their ttl.
+  requests_.erase(request);
+}
+
+void snapshot_tier::drop_idle_requests() {
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    const auto& hashes = it->second;
+    const bool live = std::any_of(hashes.begin(), hashes.end(), [&](const auto& h) { return by_hash_.contains(h); });
+    it = live ? std::next(it) : requests_.erase(it);
+  }
+}
+
+size_t snapshot_tier::sweep(nanoseconds now) {
+  // Every use sets expiry = now + ttl, so the order of use is the order of expiry.
+  size_t n = 0;
+  while (!by_use_.empty() && entries_[by_use_.begin()->second].expiry <= now) {
+    drop(by_use_.begin()->second);
+    ++counts_.expired;
+    ++n;
+  }
+  if (n > 0) drop_idle_requests();
+  return n;
+}
+
+snapshot_tier_stats snapshot_tier::stats() const {
+  snapshot_tier_stats s = counts_;
+  s.entries = by_hash_.size();
+  s.capacity = entries_.size();
+  s.pinned = pinned_.size();
+  return s;
+}
+
+}  // namespace troupe::kv

@@ -1,0 +1,102 @@
+// Window snapshots in memory: fixed-size entries keyed by the hash of the block at whose end they were taken.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/types.hpp"
+#include "runtime/base/clock.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe::kv {
+
+/// Sizes and times of a tier.
+struct snapshot_tier_options {
+  size_t entry_bytes = 0;                      // of every snapshot, > 0
+  nanoseconds ttl = std::chrono::minutes(5);   // since an entry was written or last read
+  size_t per_request = 3;                      // newest snapshots that a request keeps
+  size_t max_pins = 1024;                      // entries being read at once
+};
+
+/// Numbers for metrics. entries * entry_bytes + free bytes = the memory given.
+struct snapshot_tier_stats {
+  size_t entries = 0, capacity = 0, pinned = 0;
+  uint64_t puts = 0, hits = 0, misses = 0, expired = 0, evicted = 0, superseded = 0;
+};
+
+/// An entry that is being read: it stays where it is until it is given back.
+struct snapshot_pin {
+  uint64_t id = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// The tier of one storage node. Lost with the process, by design: it only saves replay. Bounded by the memory that it
+/// is given; when that is full, the entry that was used longest ago and is not pinned makes room. Expired entries are
+/// invisible at once. Times are those of one monotonic clock and never go back. Not thread safe.
+class snapshot_tier {
+ public:
+  /// `memory` holds floor(size / entry_bytes) entries and must outlive the tier; the transport allocates it where peers
+  /// pull from it.
+  snapshot_tier(const snapshot_tier_options& options, std::span<std::byte> memory);
+
+  /// Copies a snapshot in. `request` names who takes it, unique over all fronts; of one request only the newest
+  /// `per_request` stay, unless another request holds the same entry. Writing a hash that is there renews it and keeps
+  /// its bytes, which are the same by what the hash means. Errors: invalid_argument (another size), exhausted (every
+  /// entry is pinned).
+  result<void> put(uint64_t request, const block_hash& at, std::span<const std::byte> bytes, nanoseconds now);
+
+  /// The newest (longest) snapshots of a chain, at most `limit` of them, as positions into `chain`, newest first. Looks
+  /// only: extends nothing.
+  std::vector<size_t> newest(std::span<const block_hash> chain, size_t limit, nanoseconds now) const;
+
+  /// Starts reading one and extends its life. Errors: not_found, exhausted (max_pins).
+  result<snapshot_pin> pin(const block_hash& at, nanoseconds now);
+  /// Ends reading. An id that was not given out, or twice: invalid_argument.
+  result<void> unpin(uint64_t id);
+
+  /// The request has ended: its entries stay for their ttl, but nothing is kept about it any more.
+  void forget(uint64_t request);
+  /// Frees expired entries that nobody reads; returns how many. Called now and then, and when memory is short.
+  size_t sweep(nanoseconds now);
+  snapshot_tier_stats stats() const;
+
+ private:
+  using place = uint32_t;  // index of an entry in the memory
+  struct entry {
+    block_hash at;
+    nanoseconds expiry{0};
+    uint64_t used = 0;      // order of use; key in by_use_
+    uint32_t holders = 0;   // requests that keep it among their newest
+    uint32_t pins = 0;
+    bool live = false;      // reachable by its hash; a dead entry only waits for its pins
+  };
+
+  std::byte* bytes_of(place p) { return memory_.data() + size_t{p} * options_.entry_bytes; }
+  void use(place p, nanoseconds now);
+  void drop(place p);
+  void release_holder(const block_hash& at);
+  void drop_idle_requests();
+  bool visible(const block_hash& at, nanoseconds now, place* p) const;
+  result<place> take_place(nanoseconds now);
+
+  const snapshot_tier_options options_;
+  const std::span<std::byte> memory_;
+  std::vector<entry> entries_;
+  std::vector<place> free_;
+  std::unordered_map<block_hash, place> by_hash_;
+  std::map<uint64_t, place> by_use_;  // live entries, used longest ago first
+  std::map<uint64_t, place> pinned_;  // by pin id
+  // Newest entries of a request, oldest first. Requests that hold nothing live are dropped by sweep(), at the latest
+  // when there are twice as many as entries.
+  std::unordered_map<uint64_t, std::deque<block_hash>> requests_;
+  uint64_t clock_ = 0, next_pin_ = 1;
+  snapshot_tier_stats counts_;
+};
+
+}  // namespace troupe::kv
