@@ -51,9 +51,9 @@ class thread_executor final : public executor {
   const size_t capacity_;
   std::mutex mutex_;
   std::condition_variable wake_, room_;
-  std::deque<task> queue_;                                     // by mutex_
-  std::multimap<nanoseconds, task> timers_;                    // by mutex_; equal times keep their order
-  bool stop_ = false;                                          // by mutex_
+  std::deque<task> queue_;                   // by mutex_
+  std::multimap<nanoseconds, task> timers_;  // by mutex_; equal times keep their order
+  bool stop_ = false;                        // by mutex_
   std::thread thread_;
 };
 

@@ -38,8 +38,8 @@ struct touch_request {
   traffic_class traffic = traffic_class::agent;
 };
 
-/// An index owner. All calls on the executor. Errors, besides those named: io, unavailable (the owner is gone). A record
-/// that does not hold its checksum counts as missing everywhere.
+/// An index owner. All calls on the executor. Errors, besides those named: io, unavailable (the owner is gone). A
+/// record that does not hold its checksum counts as missing everywhere.
 class owner {
  public:
   virtual ~owner() = default;
@@ -64,8 +64,7 @@ class owner {
   /// Takes extents out of the index; afterwards their shards are to be removed.
   virtual void remove(std::vector<extent_id> extents, remove_why why, reply<remove_reply> done) = 0;
   /// Everything, expired or not, in the order of extent ids; `at` moves on (reply: the cursor to go on from).
-  virtual void list(index_cursor at, size_t limit,
-                    reply<std::pair<std::vector<index_change>, index_cursor>> done) = 0;
+  virtual void list(index_cursor at, size_t limit, reply<std::pair<std::vector<index_change>, index_cursor>> done) = 0;
   /// block_index::restore. Reply: which of them hold nothing that is not elsewhere.
   virtual void restore(std::vector<extent_info> extents, reply<std::vector<extent_id>> done) = 0;
   /// block_index::check over a part.

@@ -55,7 +55,8 @@ class read_guard {
 };
 
 /// Reads bytes [offset, offset + sum of into) of a shard's payload into the spans, one after the other. What is
-/// delivered has been checked against the shard's checksums. The spans live until the reply or until `guard` is revoked.
+/// delivered has been checked against the shard's checksums. The spans live until the reply or until `guard` is
+/// revoked.
 struct read_shard {
   shard_key at;
   uint64_t offset = 0;

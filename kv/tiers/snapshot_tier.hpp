@@ -18,10 +18,10 @@ namespace troupe::kv {
 
 /// Sizes and times of a tier.
 struct snapshot_tier_options {
-  size_t entry_bytes = 0;                      // of every snapshot, > 0
-  nanoseconds ttl = std::chrono::minutes(5);   // since an entry was written or last read
-  size_t per_request = 3;                      // newest snapshots that a request keeps
-  size_t max_pins = 1024;                      // entries being read at once
+  size_t entry_bytes = 0;                     // of every snapshot, > 0
+  nanoseconds ttl = std::chrono::minutes(5);  // since an entry was written or last read
+  size_t per_request = 3;                     // newest snapshots that a request keeps
+  size_t max_pins = 1024;                     // entries being read at once
 };
 
 /// Numbers for metrics. entries * entry_bytes + free bytes = the memory given.
@@ -71,10 +71,10 @@ class snapshot_tier {
   struct entry {
     block_hash at;
     nanoseconds expiry{0};
-    uint64_t used = 0;      // order of use; key in by_use_
-    uint32_t holders = 0;   // requests that keep it among their newest
+    uint64_t used = 0;     // order of use; key in by_use_
+    uint32_t holders = 0;  // requests that keep it among their newest
     uint32_t pins = 0;
-    bool live = false;      // reachable by its hash; a dead entry only waits for its pins
+    bool live = false;  // reachable by its hash; a dead entry only waits for its pins
   };
 
   std::byte* bytes_of(place p) { return memory_.data() + size_t{p} * options_.entry_bytes; }

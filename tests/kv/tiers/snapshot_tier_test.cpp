@@ -72,7 +72,7 @@ TEST(snapshot_tier, a_forgotten_request_leaves_its_entries_until_their_time) {
   fixture f(16);
   ASSERT_TRUE(f.put(1, 0, 0s));
   f.tier.forget(1);
-  EXPECT_TRUE(f.read(0, 59s));            // a read extends by 60 s
+  EXPECT_TRUE(f.read(0, 59s));                                            // a read extends by 60 s
   EXPECT_TRUE(f.tier.newest(std::vector{hash(0)}, 3, 118s).size() == 1);  // a look does not
   EXPECT_FALSE(f.read(0, 119s));
   EXPECT_EQ(f.tier.sweep(119s), 1u);
@@ -140,8 +140,10 @@ TEST(snapshot_tier, random_use_against_a_model) {
       case 0:
       case 1: {
         auto r = f.put(random.below(6), n, now);
-        if (r) expiry[n] = now + 60s;
-        else ASSERT_EQ(r.error().code, errc::exhausted);
+        if (r)
+          expiry[n] = now + 60s;
+        else
+          ASSERT_EQ(r.error().code, errc::exhausted);
         break;
       }
       case 2: {
@@ -160,14 +162,18 @@ TEST(snapshot_tier, random_use_against_a_model) {
         ASSERT_TRUE(f.tier.unpin(pins.begin()->first));
         pins.erase(pins.begin());
         break;
-      case 4: f.tier.forget(random.below(6)); break;
+      case 4:
+        f.tier.forget(random.below(6));
+        break;
       case 5:
         if (random.below(10) == 0) f.tier.sweep(now);
         for (const auto& [id, m] : pins) {
           (void)id;
           std::vector<block_hash> one{hash(m)};
           auto found = f.tier.newest(one, 3, now);
-          if (!found.empty()) ASSERT_GT(expiry[m], now);
+          if (!found.empty()) {
+            ASSERT_GT(expiry[m], now);
+          }
         }
         break;
     }
