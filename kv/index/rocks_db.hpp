@@ -1,0 +1,33 @@
+// The database on a directory: RocksDB, tuned so that a foreground write does not wait for compaction.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kv/index/db.hpp"
+#include "kv/types.hpp"
+
+namespace troupe::kv {
+
+/// Whether writes go through a log. `off`: a crash of the process takes everything since the last flush of the memtables
+/// (each batch still whole, in order); only for a store that can be rebuilt. `sync_write::yes` then flushes.
+enum class wal_mode : bool { off = false, on = true };
+
+/// How the database is opened. Memory: block_cache_bytes (with the tables' index and filter blocks, about 1.3 bytes per
+/// record of each family) + write_buffer_bytes + about 20 MB.
+struct rocks_options {
+  std::string path;                                // directory; made if missing (its parent must exist)
+  uint64_t block_cache_bytes = uint64_t{256} << 20;
+  uint64_t write_buffer_bytes = uint64_t{256} << 20;  // all memtables together; flushing begins at 7/8 of it
+  wal_mode wal = wal_mode::on;
+  int background_jobs = 2;                         // flushes and compactions at once
+  uint64_t compaction_bytes_per_s = uint64_t{128} << 20;  // of reads and writes of flush and compaction; 0: no limit
+  std::shared_ptr<const sweeper> sweep;            // may be null
+  const unix_clock* clock = nullptr;               // for the sweep; needed with one; outlives the database
+};
+
+/// Opens it. Errors: unavailable (another process, or this one, has the directory open), corrupt (with what to do),
+/// unsupported (written by a newer version), io, invalid_argument (an option).
+result<std::unique_ptr<db>> open_rocks_db(const rocks_options& options);
+
+}  // namespace troupe::kv
