@@ -35,6 +35,11 @@ result<void> validate(const extent_info& e) {
                              size * (e.first + i + 1)));
   if (e.parent.tokens != size * e.first)
     return bad(fmt::format("the parent counts {} tokens, expected {}", e.parent.tokens, size * e.first));
+  if (e.slot_first.tokens != size * (e.slot() * slot_blocks + 1))
+    return bad(fmt::format("the first block of its slot counts {} tokens, expected {}", e.slot_first.tokens,
+                           size * (e.slot() * slot_blocks + 1)));
+  if (e.first % slot_blocks == 0 && e.slot_first != e.hashes[0]) return bad("slot_first is not the first hash");
+  if (e.first % slot_blocks == 1 && e.slot_first != e.parent) return bad("slot_first is not the parent");
   if (e.data < 1 || e.data > max_data_shards)
     return bad(fmt::format("{} data shards, not 1 to {}", e.data, max_data_shards));
   if (e.parity > max_parity_shards)

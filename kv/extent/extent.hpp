@@ -29,6 +29,7 @@ struct extent_info {
   std::vector<uint32_t> lengths;   // true bytes of each block; empty: all are block_bytes long
   std::vector<block_hash> hashes;  // of its blocks
   block_hash parent;               // of the block before `first`; default at block 0
+  block_hash slot_first;           // of the first block of its slot, which may lie in another extent: places its owners
   uint8_t data = 0;                // k
   uint8_t parity = 0;              // m
   std::vector<target_id> targets;  // of each shard, data shards first, k + m
@@ -51,12 +52,13 @@ struct extent_info {
 /// Lets CAF (or any visitor in CAF's style) serialise it.
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, extent_info& e) {
-  return f(e.id, e.first, e.count, e.block_bytes, e.lengths, e.hashes, e.parent, e.data, e.parity, e.targets, e.traffic,
-           e.written, e.expiry, e.epoch, e.scheme, e.block_crcs);
+  return f(e.id, e.first, e.count, e.block_bytes, e.lengths, e.hashes, e.parent, e.slot_first, e.data, e.parity,
+           e.targets, e.traffic, e.written, e.expiry, e.epoch, e.scheme, e.block_crcs);
 }
 
 /// Nothing, or invalid_argument that names the first member that breaks a rule of the comments above: ranges and sizes;
 /// no crossing of a slot's end; token counts of hashes grow by one block size; parent given exactly when first > 0;
+/// slot_first is the first hash when `first` begins a slot;
 /// lengths 1 to block_bytes; id not {0, 0}; expiry and written >= 0.
 result<void> validate(const extent_info& e);
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/device/crash_point.hpp"
 #include "kv/extent/extent.hpp"
 #include "kv/index/db.hpp"
 #include "kv/types.hpp"
@@ -31,6 +32,8 @@ struct index_options {
   int64_t step_s = 3'600;                        // expiries are multiples of this
   nanoseconds lease = std::chrono::seconds(10);  // what a reader may count on, by its own clock from the request on
   size_t leases_max = 65'536;                    // open leases; one more is errc::exhausted
+  bool hold_after_open = true;                   // leases of an earlier life may exist: reclaim waits twice `lease`
+  crash_hook* hook = nullptr;                    // of tests; told before and after each batch
   sync_write sync = sync_write::no;              // whether an acknowledged change is safe from power loss
 };
 
@@ -115,8 +118,8 @@ struct reclaim_plan {
   std::string reason;
 };
 
-/// All extents before it in the order of the expiry family go under pressure: expiry first, deeper ones first within a
-/// step.
+/// What goes under pressure: every extent that expires before expiry_s, and of those that expire at it the ones that
+/// lie deep enough in their chain.
 struct evict_cut {
   int64_t expiry_s = 0;
   uint32_t depth = 0;  // within expiry_s: extents whose first block number is >= depth
@@ -201,7 +204,7 @@ class block_index {
   /// and depth, up to `cut` and at most `limit`; leased ones and their ancestors stay.
   virtual result<reclaim_plan> evict(uint64_t need_bytes, const evict_cut& cut, size_t limit, int64_t now_s,
                                      nanoseconds now) = 0;
-  /// The cut under which at least `need_bytes` lie (for gossip between owners): the smallest such.
+  /// The smallest cut under which at least `need_bytes` lie (for gossip between owners); everything if there is less.
   virtual result<evict_cut> cut_for(uint64_t need_bytes) = 0;
   /// Takes extents and their block records out, each extent in one batch; unknown ids are ignored.
   virtual result<remove_reply> remove(std::span<const extent_id> extents, remove_why why, int64_t now_s,
@@ -209,11 +212,10 @@ class block_index {
 
   /// Follows the primary owner. Unknown extents in raise and remove are ignored, an expiry is only ever raised.
   virtual result<void> apply(std::span<const index_change> changes) = 0;
-  /// Up to `limit` put changes of the extents for which `wanted` (given the hash of the slot's first block) is true,
-  /// from `at` on, which moves on. Expired ones are left out.
+  /// Up to `limit` put changes of the extents for which `wanted` (given info.slot_first) is true, in the order of their
+  /// ids from `at` on, which moves on. Expired ones are included: who takes over must reclaim them.
   virtual result<std::vector<index_change>> export_extents(index_cursor& at, size_t limit,
-                                                           const std::function<bool(const block_hash&)>& wanted,
-                                                           int64_t now_s) = 0;
+                                                           const std::function<bool(const block_hash&)>& wanted) = 0;
   /// Takes extents found on targets into the index (rebuild): put-if-absent with expiry max(header, now + 1 h). Known
   /// ids are ignored. Answers which of them hold no block that is not elsewhere: orphans.
   virtual result<std::vector<extent_id>> restore(std::span<const extent_info> extents, int64_t now_s) = 0;

@@ -6,11 +6,16 @@ namespace troupe::kv {
 
 const char* to_string(family f) {
   switch (f) {
-    case family::block: return "block";
-    case family::extent: return "extent";
-    case family::expiry: return "expiry";
-    case family::shard: return "shard";
-    case family::meta: return "meta";
+    case family::block:
+      return "block";
+    case family::extent:
+      return "extent";
+    case family::expiry:
+      return "expiry";
+    case family::shard:
+      return "shard";
+    case family::meta:
+      return "meta";
   }
   return "unknown";
 }

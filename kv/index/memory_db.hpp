@@ -1,5 +1,5 @@
-// The memory twin of the database: for tests, the simulator and stores that need not survive. Deterministic; can lose power,
-// rot and refuse to write.
+// The memory twin of the database: for tests, the simulator and stores that need not survive. Deterministic; can lose
+// power, rot and refuse to write.
 #pragma once
 
 #include <array>
@@ -60,10 +60,10 @@ class memory_db final : public db {
 
   const memory_db_options options_;
   mutable std::shared_mutex mutex_;
-  std::array<map, family_count> data_;          // protected by mutex_
-  std::deque<std::vector<undo_op>> unsynced_;   // protected by mutex_; oldest first
-  std::optional<error> failure_;                // protected by mutex_
-  uint64_t swept_ = 0;                          // protected by mutex_
+  std::array<map, family_count> data_;         // protected by mutex_
+  std::deque<std::vector<undo_op>> unsynced_;  // protected by mutex_; oldest first
+  std::optional<error> failure_;               // protected by mutex_
+  uint64_t swept_ = 0;                         // protected by mutex_
 };
 
 }  // namespace troupe::kv

@@ -28,9 +28,10 @@ std::string_view view(const rdb::Slice& s) { return {s.data(), s.size()}; }
 error to_error(const rdb::Status& s, const std::string& path) {
   const std::string text = s.ToString();
   if (s.IsCorruption())
-    return {errc::corrupt, fmt::format("{}: the database is damaged ({}); stop the store and delete the directory: the index "
-                                       "is rebuilt from the shards at the next start",
-                                       path, text)};
+    return {errc::corrupt,
+            fmt::format("{}: the database is damaged ({}); stop the store and delete the directory: the index "
+                        "is rebuilt from the shards at the next start",
+                        path, text)};
   if (s.IsIOError() && text.find("lock") != std::string::npos)
     return {errc::unavailable,
             fmt::format("{}: already open ({}); stop the process that uses it, or give another directory", path, text)};
@@ -144,7 +145,7 @@ rdb::DBOptions rocks::db_options() {
   o.bytes_per_sync = 1 << 20;      // write back as it goes instead of all at the end of a file ...
   o.wal_bytes_per_sync = 1 << 20;  // ... which would hold up the next sync
   o.max_total_wal_size = uint64_t{512} << 20;
-  o.avoid_unnecessary_blocking_io = true;  // files are deleted by background threads
+  o.avoid_unnecessary_blocking_io = true;          // files are deleted by background threads
   o.atomic_flush = options_.wal == wal_mode::off;  // without a log the families must reach the disk together
   o.max_open_files = -1;
   o.info_log_level = rdb::WARN_LEVEL;
@@ -178,8 +179,7 @@ rdb::ColumnFamilyOptions rocks::family_options(family f) {
     t.data_block_index_type = rdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
   }
   o.table_factory.reset(rdb::NewBlockBasedTableFactory(t));
-  if (options_.sweep)
-    o.compaction_filter_factory = std::make_shared<filter_factory>(*this, f, *options_.clock);
+  if (options_.sweep) o.compaction_filter_factory = std::make_shared<filter_factory>(*this, f, *options_.clock);
   return o;
 }
 
@@ -199,8 +199,9 @@ result<void> rocks::open() {
   for (const auto& name : there) {
     const bool known = std::any_of(families.begin(), families.end(), [&](const auto& d) { return d.name == name; });
     if (!known)
-      return fail(errc::unsupported, "{}: has a family '{}' that this version does not know; use the version that wrote it",
-                  options_.path, name);
+      return fail(errc::unsupported,
+                  "{}: has a family '{}' that this version does not know; use the version that wrote it", options_.path,
+                  name);
   }
   rdb::DB* raw = nullptr;
   std::vector<rdb::ColumnFamilyHandle*> handles;

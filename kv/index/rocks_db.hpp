@@ -9,21 +9,21 @@
 
 namespace troupe::kv {
 
-/// Whether writes go through a log. `off`: a crash of the process takes everything since the last flush of the memtables
-/// (each batch still whole, in order); only for a store that can be rebuilt. `sync_write::yes` then flushes.
+/// Whether writes go through a log. `off`: a crash of the process takes everything since the last flush of the
+/// memtables (each batch still whole, in order); only for a store that can be rebuilt. `sync_write::yes` then flushes.
 enum class wal_mode : bool { off = false, on = true };
 
 /// How the database is opened. Memory: block_cache_bytes (with the tables' index and filter blocks, about 1.3 bytes per
 /// record of each family) + write_buffer_bytes + about 20 MB.
 struct rocks_options {
-  std::string path;                                // directory; made if missing (its parent must exist)
+  std::string path;  // directory; made if missing (its parent must exist)
   uint64_t block_cache_bytes = uint64_t{256} << 20;
   uint64_t write_buffer_bytes = uint64_t{256} << 20;  // all memtables together; flushing begins at 7/8 of it
   wal_mode wal = wal_mode::on;
-  int background_jobs = 2;                         // flushes and compactions at once
+  int background_jobs = 2;                                // flushes and compactions at once
   uint64_t compaction_bytes_per_s = uint64_t{128} << 20;  // of reads and writes of flush and compaction; 0: no limit
-  std::shared_ptr<const sweeper> sweep;            // may be null
-  const unix_clock* clock = nullptr;               // for the sweep; needed with one; outlives the database
+  std::shared_ptr<const sweeper> sweep;                   // may be null
+  const unix_clock* clock = nullptr;                      // for the sweep; needed with one; outlives the database
 };
 
 /// Opens it. Errors: unavailable (another process, or this one, has the directory open), corrupt (with what to do),

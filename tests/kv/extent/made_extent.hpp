@@ -38,6 +38,8 @@ inline extent_info made_extent(const made_shape& s) {
     e.hashes.push_back(hash((s.first + i + 1) * s.block_tokens));
     e.block_crcs.push_back(static_cast<uint32_t>(draw.next()));
   }
+  const uint64_t in_slot = s.first % slot_blocks;
+  e.slot_first = in_slot == 0 ? e.hashes[0] : in_slot == 1 ? e.parent : hash((s.first - in_slot + 1) * s.block_tokens);
   e.data = static_cast<uint8_t>(s.data);
   e.parity = static_cast<uint8_t>(s.parity);
   for (uint32_t i = 0; i < s.data + s.parity; ++i) e.targets.push_back(target_id{i + 1});
