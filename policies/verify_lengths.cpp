@@ -8,6 +8,8 @@ namespace troupe::policies {
 namespace {
 
 constexpr double never_worth_a_row = 1e-6;
+// What a mean of request_steps requests can tell: a smaller gain over verifying everything is within its error.
+constexpr double trimming_must_gain = 1.001;
 
 result<void> check(const confidence_rows& c) {
   if (c.value.size() != size_t{c.width} * c.drafts.size()) {
@@ -67,6 +69,62 @@ class cost_walk {
   size_t next_ = 0;
 };
 
+// Survivals of all drafts, largest first.
+result<std::vector<float>> sorted_survivals(const confidence_rows& c) {
+  if (auto ok = check(c); !ok) return fail(ok.error());
+  std::vector<float> survival;
+  survival.reserve(c.value.size());
+  for (size_t r = 0; r < c.drafts.size(); ++r) {
+    double s = 1;
+    for (uint32_t k = 0; k < c.drafts[r]; ++k) survival.push_back(static_cast<float>(s *= c.value[r * c.width + k]));
+  }
+  std::sort(survival.begin(), survival.end(), std::greater<>());
+  return survival;
+}
+
+verify_capacity_plan best_capacity(const step_cost_table& table, const verify_capacity_input& in,
+                                   std::span<const float> survival, bool may_trim = true, double must_gain = 1) {
+  const size_t requests = in.stale.drafts.size(), drafts = survival.size();
+  verify_capacity_plan plan;
+  if (requests == 0) {
+    plan.reason = "no requests";
+    return plan;
+  }
+  survival = survival.first(std::min<size_t>(drafts, in.max_drafts));
+  plan.tokens = static_cast<double>(requests);
+  const double draft_ns = step_cost(table.draft, 0, static_cast<double>(requests));
+  const double base = static_cast<double>(requests) + in.other_rows;
+  if (!is_profiled(table) || !may_trim) {
+    plan.capacity = static_cast<uint32_t>(survival.size());
+    plan.tokens = std::accumulate(survival.begin(), survival.end(), plan.tokens);
+    if (may_trim) {
+      plan.reason = fmt::format("no profiled step cost: all {} drafts are verified, nothing can be gained by trimming",
+                                plan.capacity);
+    } else {
+      plan.cost_ns = is_profiled(table) ? draft_ns + step_cost(table.verify, table.stairs, base + plan.capacity) : 0;
+      plan.reason = fmt::format("all {} drafts are verified: too few confidences seen to trim by", plan.capacity);
+    }
+    return plan;
+  }
+  cost_walk walk(table.verify, table.stairs);
+  double tokens = plan.tokens, best = -1;
+  for (size_t n = 0;; ++n) {
+    const double cost = draft_ns + walk.at(base + static_cast<double>(n));
+    const bool everything = n == survival.size() || survival[n] < never_worth_a_row;
+    if (tokens / cost * (everything ? must_gain : 1) > best * (1 + 1e-12)) {
+      best = tokens / cost;
+      plan.capacity = static_cast<uint32_t>(n);
+      plan.tokens = tokens;
+      plan.cost_ns = cost;
+    }
+    if (everything) break;
+    tokens += survival[n];
+  }
+  plan.reason = fmt::format("{} of {} drafts of {} requests: {:.1f} tokens expected in {:.3f} ms", plan.capacity,
+                            drafts, requests, plan.tokens, plan.cost_ns / 1e6);
+  return plan;
+}
+
 }  // namespace
 
 result<step_cost_table> make_step_cost_table(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft,
@@ -85,55 +143,27 @@ double step_cost(const std::vector<step_cost_point>& points, uint32_t stairs, do
 }
 
 result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, const verify_capacity_input& in) {
-  const confidence_rows& c = in.stale;
-  if (auto ok = check(c); !ok) return fail(ok.error());
-  const size_t requests = c.drafts.size();
-  verify_capacity_plan plan;
-  if (requests == 0) {
-    plan.reason = "no requests";
-    return plan;
-  }
-  std::vector<float> survival;
-  survival.reserve(c.value.size());
-  uint64_t drafts = 0;
-  for (size_t r = 0; r < requests; ++r) {
-    drafts += c.drafts[r];
-    double s = 1;
-    for (uint32_t k = 0; k < c.drafts[r]; ++k) {
-      s *= c.value[r * c.width + k];
-      if (s < never_worth_a_row) break;
-      survival.push_back(static_cast<float>(s));
+  TROUPE_TRY(auto survival, sorted_survivals(in.stale));
+  return best_capacity(table, in, survival);
+}
+
+result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, const verify_capacity_input& in,
+                                                  survival_memory& memory) {
+  TROUPE_TRY(auto survival, sorted_survivals(in.stale));
+  if (survival.empty()) return best_capacity(table, in, survival);
+  const auto requests = static_cast<uint32_t>(in.stale.drafts.size());
+  memory.seen += std::min(requests, std::max(memory.request_steps, memory.seen) - memory.seen);
+  memory.weight *= 1 - std::min(1.0, static_cast<double>(requests) / std::max(1u, memory.request_steps));
+  memory.weight += 1;
+  if (!memory.best.empty()) {
+    const auto share = static_cast<float>(1 / memory.weight);
+    for (size_t i = 0; i < survival.size(); ++i) {
+      const float old = memory.best[(2 * i + 1) * memory.best.size() / (2 * survival.size())];
+      survival[i] = old + (survival[i] - old) * share;
     }
   }
-  if (!is_profiled(table)) {
-    plan.capacity = static_cast<uint32_t>(std::min<uint64_t>(drafts, in.max_drafts));
-    std::sort(survival.begin(), survival.end(), std::greater<>());
-    survival.resize(std::min<size_t>(survival.size(), plan.capacity));
-    plan.tokens = std::accumulate(survival.begin(), survival.end(), static_cast<double>(requests));
-    plan.reason = fmt::format("no profiled step cost: all {} drafts are verified, nothing can be gained by trimming",
-                              plan.capacity);
-    return plan;
-  }
-  std::sort(survival.begin(), survival.end(), std::greater<>());
-  survival.resize(std::min<size_t>(survival.size(), in.max_drafts));
-  const double draft_ns = step_cost(table.draft, 0, static_cast<double>(requests));
-  const double base = static_cast<double>(requests) + in.other_rows;
-  cost_walk walk(table.verify, table.stairs);
-  double tokens = static_cast<double>(requests), best = -1;
-  for (size_t n = 0;; ++n) {
-    const double cost = draft_ns + walk.at(base + static_cast<double>(n));
-    if (tokens / cost > best * (1 + 1e-12)) {
-      best = tokens / cost;
-      plan.capacity = static_cast<uint32_t>(n);
-      plan.tokens = tokens;
-      plan.cost_ns = cost;
-    }
-    if (n == survival.size()) break;
-    tokens += survival[n];
-  }
-  plan.reason = fmt::format("{} of {} drafts of {} requests: {:.1f} tokens expected in {:.3f} ms", plan.capacity,
-                            drafts, requests, plan.tokens, plan.cost_ns / 1e6);
-  return plan;
+  memory.best = survival;
+  return best_capacity(table, in, survival, memory.seen >= memory.request_steps, trimming_must_gain);
 }
 
 result<verify_lengths_plan> assign_verify_lengths(const confidence_rows& c, uint32_t capacity) {

@@ -68,6 +68,23 @@ struct verify_capacity_plan {
 /// (DSpark section 5.2). Fails on wrong sizes and on values outside [0, 1].
 result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, const verify_capacity_input& in);
 
+/// What survived lately: the mean over past steps of the largest survival of a batch, of the second largest, and so on.
+/// Few requests say little about the next step: their survivals two steps ago are mostly luck, and an argmax over luck
+/// trims too much. So their steps are averaged, over about `request_steps` requests in all, the newest weighing most.
+struct survival_memory {
+  uint32_t request_steps = 256;
+  uint32_t seen = 0;        // requests averaged so far; counts up to request_steps
+  double weight = 0;        // steps averaged, each as far as it still counts
+  std::vector<float> best;  // best[i] = mean survival of the draft with the (i + 1)-th largest survival of its step
+};
+
+/// As above, but by `memory` with in.stale added to it. Everything is verified until the memory is full, and whenever
+/// trimming promises less than 0.1 %: the long-run choice, which does not lose against verifying everything. Batches of
+/// request_steps requests or more are judged by in.stale alone. When the number of drafts changes, the memory is
+/// stretched to it. On an error the memory stays as it was.
+result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, const verify_capacity_input& in,
+                                                  survival_memory& memory);
+
 /// Drafts to verify per request.
 struct verify_lengths_plan {
   std::vector<uint32_t> lengths;

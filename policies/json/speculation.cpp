@@ -12,6 +12,7 @@ struct lengths_question {
   std::vector<step_cost_point> verify, draft;
   uint32_t stairs = 0;
   std::vector<std::vector<double>> stale, current;
+  std::vector<std::vector<std::vector<double>>> earlier;
   uint32_t other_rows = 0;
   uint32_t max_drafts = verify_capacity_input{}.max_drafts;
 };
@@ -34,7 +35,17 @@ confidence_rows flatten(const std::vector<std::vector<double>>& rows) {
 
 result<lengths_answer> lengths(const lengths_question& in) {
   TROUPE_TRY(auto table, make_step_cost_table(in.verify, in.draft, in.stairs));
-  TROUPE_TRY(auto capacity, plan_verify_capacity(table, {flatten(in.stale), in.other_rows, in.max_drafts}));
+  auto capacity_of = [&]() -> result<verify_capacity_plan> {
+    verify_capacity_input step{flatten(in.stale), in.other_rows, in.max_drafts};
+    if (in.earlier.empty()) return plan_verify_capacity(table, step);
+    survival_memory memory;
+    for (const auto& older : in.earlier) {
+      TROUPE_TRY(auto unused, plan_verify_capacity(table, {flatten(older), 0, in.max_drafts}, memory));
+      (void)unused;
+    }
+    return plan_verify_capacity(table, step, memory);
+  };
+  TROUPE_TRY(auto capacity, capacity_of());
   TROUPE_TRY(auto plan, assign_verify_lengths(flatten(in.current), capacity.capacity));
   return lengths_answer{capacity.capacity, plan.lengths, plan.tokens, capacity.cost_ns,
                         capacity.reason + "; " + plan.reason};
@@ -80,6 +91,8 @@ struct json_fields<lengths_question> {
         required("stale", &lengths_question::stale,
                  "[request][draft] confidences of two steps ago; 1 for new requests"),
         required("current", &lengths_question::current, "[request][draft] confidences of this step"),
+        optional("earlier", &lengths_question::earlier,
+                 "[step][request][draft] older ones, oldest first: the capacity goes by their mean"),
         optional("other_rows", &lengths_question::other_rows, "rows of the step that are not of these requests"),
         optional("max_drafts", &lengths_question::max_drafts, "cap on the total")};
   }

@@ -51,8 +51,10 @@ void verify_lengths(benchmark::State& state) {
   confidence_rows rows{5, {}, std::vector<uint32_t>(static_cast<size_t>(state.range(0)), 5)};
   for (size_t i = 0; i < 5 * rows.drafts.size(); ++i) rows.value.push_back(static_cast<float>(random.uniform()));
   auto table = *make_step_cost_table({{96, 10.8e6}, {275, 13.3e6}, {360, 14.4e6}, {576, 18.8e6}}, {{1, 1e6}});
+  survival_memory memory;
+  const verify_capacity_input in{rows, 0, UINT32_MAX};
   for (auto _ : state) {
-    auto capacity = plan_verify_capacity(table, {rows, 0, UINT32_MAX});
+    auto capacity = plan_verify_capacity(table, in, memory);
     benchmark::DoNotOptimize(assign_verify_lengths(rows, capacity->capacity));
   }
 }

@@ -101,6 +101,39 @@ TEST(verify_lengths, refuses_to_trim_without_a_profile) {
   }
 }
 
+TEST(verify_lengths, few_requests_are_judged_by_their_mean) {
+  const auto t = table_of({{1, 10}, {9, 20}});
+  const auto good = rows_of({{1, 1, 1, 1}}), bad = rows_of({{0, 0, 0, 0}});
+  auto capacity = [&](survival_memory& m, const confidence_rows& rows) {
+    auto plan = plan_verify_capacity(t, {rows, 0, 100}, m);
+    EXPECT_TRUE(plan) << plan.error().message;
+    return plan->capacity;
+  };
+  survival_memory m{.request_steps = 8};
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(capacity(m, bad), 4u) << "step " << i << ": too few to trim by";
+  EXPECT_EQ(capacity(m, bad), 0u);   // the eighth: nothing survives
+  EXPECT_EQ(capacity(m, good), 4u);  // the newest counts an eighth or a bit more: 1 + n / 8 tokens in 10 + 1.25 n, a tie within 0.1 %
+  for (int i = 0; i < 20; ++i) capacity(m, bad);
+  EXPECT_EQ(capacity(m, bad), 0u);
+  for (int i = 0; i < 20; ++i) capacity(m, good);
+  EXPECT_EQ(capacity(m, bad), 4u);  // one bad step among good ones
+  // A batch as large as the memory is judged by itself, whatever was before.
+  confidence_rows many{4, std::vector<float>(32, 0), std::vector<uint32_t>(8, 4)};
+  EXPECT_EQ(capacity(m, many), 0u);
+  // Another number of drafts: stretched. Half of 32 survive surely; of 8 that is 4, and of none nothing.
+  survival_memory half{.request_steps = 8};
+  for (size_t i = 0; i < 16; ++i) many.value[i] = 1;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(capacity(half, many), 16u);
+  EXPECT_EQ(capacity(half, rows_of({{1, 1, 1, 1}, {0, 0, 0, 0}})), 4u);
+  EXPECT_EQ(capacity(half, rows_of({{}, {}})), 0u);
+  EXPECT_EQ(half.best.size(), 8u);
+  // An error leaves the memory as it was; without a profile everything is verified.
+  const auto before = half.best;
+  EXPECT_FALSE(plan_verify_capacity(t, {confidence_rows{1, {1.5f}, {1}}, 0, 1}, half));
+  EXPECT_EQ(half.best, before);
+  EXPECT_EQ(plan_verify_capacity({}, {bad, 0, 3}, m)->capacity, 3u);
+}
+
 TEST(verify_lengths, assignment_table) {
   struct row {
     std::vector<std::vector<float>> confidences;
