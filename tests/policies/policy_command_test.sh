@@ -2,14 +2,15 @@
 # troupe policy from the shell: plans on stdout, messages on stderr, exit codes as documented. $1: the program.
 troupe=$1
 failed=0
+messages=$(mktemp) || exit 1
+trap 'rm -f "$messages"' EXIT
 # expect CODE TEXT INPUT ARGUMENTS..: exit code, and a text that stdout (code 0) or stderr must hold
 expect() {
   code=$1 text=$2 input=$3
   shift 3
-  out=$(printf '%s' "$input" | "$troupe" policy "$@" 2>/tmp/policy_command.$$)
+  out=$(printf '%s' "$input" | "$troupe" policy "$@" 2>"$messages")
   got=$?
-  [ $got -eq 0 ] || { [ -z "$out" ] || { echo "policy $*: stdout on an error: $out"; failed=1; }; out=$(cat /tmp/policy_command.$$); }
-  rm -f /tmp/policy_command.$$
+  [ $got -eq 0 ] || { [ -z "$out" ] || { echo "policy $*: stdout on an error: $out"; failed=1; }; out=$(cat "$messages"); }
   [ $got -eq "$code" ] || { echo "policy $*: exit $got, expected $code: $out"; failed=1; }
   case "$out" in *"$text"*) ;; *) echo "policy $*: no '$text' in: $out"; failed=1 ;; esac
 }
