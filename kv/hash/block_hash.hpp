@@ -65,7 +65,7 @@ class block_hasher {
   ~block_hasher();
 
   /// Appends tokens; pushes the hash of each block that becomes complete to the end of `out`. Returns how many.
-  /// Errors: invalid_argument when the chain would pass 2^32 - 1 tokens; nothing is appended then.
+  /// Errors: invalid_argument when the chain would pass 2^32 - 1 - block size tokens; nothing is appended then.
   result<size_t> append(std::span<const uint32_t> tokens, std::vector<block_hash>& out);
 
   /// Hash of the last complete block; default (0 tokens) before the first.
