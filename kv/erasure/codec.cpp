@@ -22,11 +22,13 @@ constexpr size_t max_cached = 64;
 using tables = std::vector<unsigned char>;
 
 // ISA-L takes an int length and pointers that it does not write through.
-void multiply(uint32_t sources, uint32_t outputs, const tables& t, const std::byte* const* in, std::byte* const* out, size_t bytes) {
+void multiply(uint32_t sources, uint32_t outputs, const tables& t, const std::byte* const* in, std::byte* const* out,
+              size_t bytes) {
   std::array<unsigned char*, max_shards> from, to;
   constexpr size_t step = size_t{1} << 30;
   for (size_t at = 0; at < bytes; at += step) {
-    for (uint32_t i = 0; i < sources; ++i) from[i] = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(in[i] + at));
+    for (uint32_t i = 0; i < sources; ++i)
+      from[i] = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(in[i] + at));
     for (uint32_t i = 0; i < outputs; ++i) to[i] = reinterpret_cast<unsigned char*>(out[i] + at);
     ec_encode_data(static_cast<int>(std::min(step, bytes - at)), static_cast<int>(sources), static_cast<int>(outputs),
                    const_cast<unsigned char*>(t.data()), from.data(), to.data());
@@ -112,8 +114,8 @@ codec::cache_stats codec::stats() const {
 
 result<std::shared_ptr<const codec>> codec::make(uint32_t data, uint32_t parity) {
   if (data < 1 || data > max_data_shards || parity > max_parity_shards)
-    return fail(errc::invalid_argument, "erasure code {}+{}: 1 to {} data and 0 to {} parity shards are possible", data, parity,
-                max_data_shards, max_parity_shards);
+    return fail(errc::invalid_argument, "erasure code {}+{}: 1 to {} data and 0 to {} parity shards are possible", data,
+                parity, max_data_shards, max_parity_shards);
   auto i = std::make_unique<impl>();
   i->k = data;
   i->m = parity;
@@ -138,10 +140,12 @@ result<std::shared_ptr<const codec>> codec::get(uint32_t data, uint32_t parity) 
   return slot;
 }
 
-result<void> codec::encode(std::span<const std::byte* const> data, std::span<std::byte* const> parity, size_t bytes) const {
+result<void> codec::encode(std::span<const std::byte* const> data, std::span<std::byte* const> parity,
+                           size_t bytes) const {
   const impl& c = *impl_;
   if (data.size() != c.k || parity.size() != c.m)
-    return fail(errc::invalid_argument, "encode {}+{}: {} data and {} parity shards given", c.k, c.m, data.size(), parity.size());
+    return fail(errc::invalid_argument, "encode {}+{}: {} data and {} parity shards given", c.k, c.m, data.size(),
+                parity.size());
   if (c.m) multiply(c.k, c.m, c.encode_tables, data.data(), parity.data(), bytes);
   return {};
 }

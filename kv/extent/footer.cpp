@@ -77,7 +77,7 @@ T load(std::span<const std::byte> bytes, size_t at) {
 
 // Bytes of a footer without its granule checksums.
 size_t fixed_bytes(const extent_info& e) {
-  return 145 + size_t{e.count} * (16 + 4) + 4 * e.lengths.size() + 4 * size_t{e.shards()};
+  return 161 + size_t{e.count} * (16 + 4) + 4 * e.lengths.size() + 4 * size_t{e.shards()};
 }
 
 uint64_t granules(uint64_t payload, uint8_t shift) {
@@ -141,7 +141,7 @@ std::string encode(const shard_footer& f) {
   // The hashes' token counts are multiples of the block size; it alone is kept.
   w.number(static_cast<uint32_t>(e.hashes[0].tokens / (e.first + 1)));
   for (const block_hash& h : e.hashes) w.raw(h.bytes);
-  w.raw(e.parent.bytes).number(e.data).number(e.parity);
+  w.raw(e.parent.bytes).raw(e.slot_first.bytes).number(e.data).number(e.parity);
   for (const target_id t : e.targets) w.number(t.value);
   w.number(static_cast<uint8_t>(e.traffic)).number(e.written).number(e.expiry).number(e.epoch.value).number(e.scheme);
   for (const uint32_t c : e.block_crcs) w.number(c);
@@ -164,7 +164,8 @@ result<shard_footer> decode_footer(std::span<const std::byte> bytes) {
   if (const auto version = load<uint16_t>(bytes, 8); version != footer_version)
     return fail(errc::corrupt, "shard footer of version {}, this build reads {}", version, footer_version);
   const auto rest = bytes.subspan(length + crc_bytes);
-  if (std::any_of(rest.begin(), rest.end(), [](std::byte b) { return b != std::byte{0}; })) return bad("bytes after its end");
+  if (std::any_of(rest.begin(), rest.end(), [](std::byte b) { return b != std::byte{0}; }))
+    return bad("bytes after its end");
 
   reader r(bytes.subspan(12, length - 12));
   shard_footer f;
@@ -192,6 +193,8 @@ result<shard_footer> decode_footer(std::span<const std::byte> bytes) {
   }
   r.raw(e.parent.bytes);
   e.parent.tokens = static_cast<uint32_t>(size * e.first);
+  r.raw(e.slot_first.bytes);
+  e.slot_first.tokens = static_cast<uint32_t>(size * (e.slot() * slot_blocks + 1));
   e.data = r.number<uint8_t>();
   e.parity = r.number<uint8_t>();
   for (const uint32_t t : r.numbers<uint32_t>(e.shards())) e.targets.push_back(target_id{t});
@@ -225,8 +228,10 @@ result<chunk_header> decode_chunk_header(std::span<const std::byte, run_bytes> b
   // What it should be is known from its members, so one comparison covers magic, version, checksum and zeros.
   std::array<std::byte, run_bytes> expected;
   encode(h, expected);
-  if (!std::equal(expected.begin(), expected.end(), bytes.begin())) return fail(errc::corrupt, "chunk header does not hold");
-  if (h.bytes < 2 * run_bytes || h.bytes % run_bytes) return fail(errc::corrupt, "chunk header: impossible size {}", h.bytes);
+  if (!std::equal(expected.begin(), expected.end(), bytes.begin()))
+    return fail(errc::corrupt, "chunk header does not hold");
+  if (h.bytes < 2 * run_bytes || h.bytes % run_bytes)
+    return fail(errc::corrupt, "chunk header: impossible size {}", h.bytes);
   return h;
 }
 

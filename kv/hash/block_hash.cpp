@@ -92,16 +92,21 @@ result<void> check_same_scheme(const hash_scheme& ours, const hash_scheme& their
 
 struct block_hasher::state {
   uint32_t block_tokens = 0;
-  size_t prefix = 0;              // bytes of `message` that hold fingerprint and salt
-  size_t ids = 0;                 // where the token ids start
-  std::vector<uint8_t> message;   // the whole input of the next digest
-  uint32_t filled = 0;            // ids of the incomplete block
+  size_t prefix = 0;             // bytes of `message` that hold fingerprint and salt
+  size_t ids = 0;                // where the token ids start
+  std::vector<uint8_t> message;  // the whole input of the next digest
+  uint32_t filled = 0;           // ids of the incomplete block
   block_hash last;
   context digest_context = make_context();
 
   state() = default;
   state(const state& o)
-      : block_tokens(o.block_tokens), prefix(o.prefix), ids(o.ids), message(o.message), filled(o.filled), last(o.last) {}
+      : block_tokens(o.block_tokens),
+        prefix(o.prefix),
+        ids(o.ids),
+        message(o.message),
+        filled(o.filled),
+        last(o.last) {}
 
   // Lays out the input of the block after `last`.
   void start_block() {
@@ -183,7 +188,8 @@ const block_hash& block_hasher::last() const { return state_->last; }
 
 uint64_t block_hasher::tokens() const { return uint64_t{state_->last.tokens} + state_->filled; }
 
-result<std::vector<block_hash>> hash_chain(const hash_scheme& scheme, std::string_view salt, std::span<const uint32_t> tokens) {
+result<std::vector<block_hash>> hash_chain(const hash_scheme& scheme, std::string_view salt,
+                                           std::span<const uint32_t> tokens) {
   TROUPE_TRY(block_hasher h, block_hasher::make(scheme, salt));
   std::vector<block_hash> out;
   out.reserve(tokens.size() / scheme.block_tokens);

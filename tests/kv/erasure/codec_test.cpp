@@ -88,7 +88,8 @@ void rebuild(const codec& c, const std::vector<shard>& all, uint64_t lost, rng& 
   std::vector<uint32_t> have, want;
   for (uint32_t s = 0; s < all.size(); ++s) (lost >> s & 1 ? want : have).push_back(s);
   while (have.size() > c.data()) have.erase(have.begin() + static_cast<ptrdiff_t>(pick.below(have.size())));
-  std::rotate(want.begin(), want.begin() + static_cast<ptrdiff_t>(want.empty() ? 0 : pick.below(want.size())), want.end());
+  std::rotate(want.begin(), want.begin() + static_cast<ptrdiff_t>(want.empty() ? 0 : pick.below(want.size())),
+              want.end());
   std::vector<const std::byte*> sources;
   for (const uint32_t s : have) sources.push_back(all[s].data() + offset);
   std::vector<shard> out(want.size(), shard(bytes));
@@ -141,7 +142,8 @@ TEST(codec, tables_of_a_loss_pattern_are_made_once_and_bounded) {
     std::vector<shard> out(2, shard(64));
     std::vector<uint32_t> have(10);
     std::iota(have.begin(), have.end(), 2);
-    ASSERT_TRUE(c->reconstruct(have, std::span(readable(all)).subspan(2), std::vector<uint32_t>{1, 0}, writable(out), 64));
+    const auto p = readable(all);
+    ASSERT_TRUE(c->reconstruct(have, std::span(p).subspan(2), std::vector<uint32_t>{1, 0}, writable(out), 64));
     EXPECT_EQ(out[0], all[1]);
     EXPECT_EQ(out[1], all[0]);
   }
@@ -158,7 +160,8 @@ TEST(codec, no_parity_is_a_code_that_rebuilds_nothing) {
   EXPECT_TRUE(c->encode(readable(all), {}, 64));
   const std::vector<uint32_t> have{0, 1};
   std::vector<shard> out(1, shard(64));
-  const auto r = c->reconstruct(have, std::span(readable(all)).first(2), std::vector<uint32_t>{2}, writable(out), 64);
+  const auto p = readable(all);
+  const auto r = c->reconstruct(have, std::span(p).first(2), std::vector<uint32_t>{2}, writable(out), 64);
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, errc::unavailable);
 }

@@ -39,13 +39,22 @@ void mutate(std::vector<std::byte>& bytes, size_t used, rng& draw) {
     const size_t at = draw.below(draw.below(4) ? used : bytes.size());
     const size_t n = std::min<size_t>(bytes.size() - at, 1 + draw.below(16));
     switch (draw.below(5)) {
-      case 0: bytes[at] ^= static_cast<std::byte>(1 << draw.below(8)); break;
-      case 1: bytes[at] = static_cast<std::byte>(draw.next()); break;
+      case 0:
+        bytes[at] ^= static_cast<std::byte>(1 << draw.below(8));
+        break;
+      case 1:
+        bytes[at] = static_cast<std::byte>(draw.next());
+        break;
       case 2:
         for (size_t b = 0; b < n; ++b) bytes[at + b] = static_cast<std::byte>(draw.below(2) ? 0xff : 0);
         break;
-      case 3: std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(draw.below(bytes.size() - n + 1)), n, bytes.begin() + static_cast<ptrdiff_t>(at)); break;
-      case 4: std::fill(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.end(), std::byte{0}); break;  // torn
+      case 3:
+        std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(draw.below(bytes.size() - n + 1)), n,
+                    bytes.begin() + static_cast<ptrdiff_t>(at));
+        break;
+      case 4:
+        std::fill(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.end(), std::byte{0});
+        break;  // torn
     }
   }
 }

@@ -29,7 +29,8 @@ TEST(footer, round_trips_and_fits_for_every_shape) {
       for (const uint32_t count : {1u, 16u})
         for (const uint32_t bytes : {1u, 5'000u, 113'920u, max_block_bytes})
           for (const bool lengths : {false, true}) {
-            extent_info e = made_extent({.first = 32, .count = count, .block_bytes = bytes, .data = data, .parity = parity});
+            extent_info e =
+                made_extent({.first = 32, .count = count, .block_bytes = bytes, .data = data, .parity = parity});
             if (lengths) e.lengths.assign(count, (bytes + 1) / 2);
             const shard_footer f = made_footer(e, 3);
             const std::string image = encode(f);
@@ -55,13 +56,14 @@ TEST(footer, checksums_of_granules_are_those_of_the_bytes) {
   std::vector<std::byte> payload(10'000);
   for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i * 31);
   const std::span<const std::byte> all(payload);
-  EXPECT_EQ(granule_crcs(all, 0),
-            (std::vector<uint32_t>{crc32c(all.first(4'096)), crc32c(all.subspan(4'096, 4'096)), crc32c(all.subspan(8'192))}));
+  EXPECT_EQ(granule_crcs(all, 0), (std::vector<uint32_t>{crc32c(all.first(4'096)), crc32c(all.subspan(4'096, 4'096)),
+                                                         crc32c(all.subspan(8'192))}));
   EXPECT_EQ(granule_crcs(all, 1), (std::vector<uint32_t>{crc32c(all.first(8'192)), crc32c(all.subspan(8'192))}));
 }
 
 TEST(footer, one_flipped_bit_anywhere_is_corrupt) {
-  const std::string image = encode(made_footer(made_extent({.count = 16, .block_bytes = 113'920, .data = 10, .parity = 2}), 1));
+  const std::string image =
+      encode(made_footer(made_extent({.count = 16, .block_bytes = 113'920, .data = 10, .parity = 2}), 1));
   const auto whole = as_read(image);
   for (size_t at = 0; at < footer_bytes; ++at)
     for (int bit = 0; bit < 8; ++bit) {

@@ -123,7 +123,8 @@ TEST(block_hash, whatever_differs_gives_other_keys) {
 TEST(block_hash, lengths_keep_fields_apart) {
   // Bytes that move from one field to the next would meet without the lengths: ("org_1", "2345") and ("org_12345", "").
   hash_scheme a = scheme(1), b = scheme(1);
-  EXPECT_NE(chain(a, std::string("\0\0\0\0", 4), std::vector<uint32_t>{7})[0], chain(b, "", std::vector<uint32_t>{7})[0]);
+  EXPECT_NE(chain(a, std::string("\0\0\0\0", 4), std::vector<uint32_t>{7})[0],
+            chain(b, "", std::vector<uint32_t>{7})[0]);
   std::set<block_hash> seen;
   for (size_t n = 0; n <= block_hasher::max_salt; ++n)
     EXPECT_TRUE(seen.insert(chain(a, std::string(n, '\0'), std::vector<uint32_t>{0})[0]).second) << n;
