@@ -267,26 +267,26 @@ void extent_read::decode(const std::vector<uint32_t>& lost) {
   }
   for (uint32_t s : lost) add_edges(s);
   // Between two edges every shard is in one piece.
-  auto piece = [&](uint32_t s, uint64_t from, uint64_t bytes) -> std::pair<const segment*, std::span<std::byte>> {
+  auto piece = [&](uint32_t s, uint64_t from) -> std::pair<const segment*, std::byte*> {
     auto it = shards_[s].segments.upper_bound(from);
-    if (it == shards_[s].segments.begin()) return {nullptr, {}};
+    if (it == shards_[s].segments.begin()) return {nullptr, nullptr};
     --it;
-    if (it->first + it->second.bytes <= from) return {nullptr, {}};
-    return {&it->second, {it->second.at + (from - it->first), bytes}};
+    if (it->first + it->second.bytes <= from) return {nullptr, nullptr};
+    return {&it->second, it->second.at + (from - it->first)};
   };
   for (auto a = edges.begin(), b = std::next(a); b != edges.end(); ++a, ++b) {
-    std::vector<std::span<const std::byte>> sources;
+    std::vector<const std::byte*> sources;
     std::vector<uint32_t> want;
-    std::vector<std::span<std::byte>> out;
+    std::vector<std::byte*> out;
     for (uint32_t s : lost) {
-      auto [seg, bytes] = piece(s, *a, *b - *a);
+      auto [seg, at] = piece(s, *a);
       if (!seg || !seg->wanted || seg->state == progress::there) continue;
       want.push_back(s);
-      out.push_back(bytes);
+      out.push_back(at);
     }
     if (want.empty()) continue;
-    for (uint32_t s : have) sources.push_back(piece(s, *a, *b - *a).second);
-    if (auto r = (*code)->reconstruct(have, sources, want, out); !r) return finish(r.error());
+    for (uint32_t s : have) sources.push_back(piece(s, *a).second);
+    if (auto r = (*code)->reconstruct(have, sources, want, out, *b - *a); !r) return finish(r.error());
   }
   for (uint32_t s : lost) {
     for (auto& [offset, seg] : shards_[s].segments) {

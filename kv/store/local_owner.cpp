@@ -111,7 +111,7 @@ void local_owner::list(index_cursor at, size_t limit,
                        reply<std::pair<std::vector<index_change>, index_cursor>> done) {
   using page = std::pair<std::vector<index_change>, index_cursor>;
   run<page>(std::move(done), [this, at = std::move(at), limit]() mutable -> result<page> {
-    TROUPE_TRY(auto found, index_.export_extents(at, limit, [](const block_hash&) { return true; }, 0));
+    TROUPE_TRY(auto found, index_.export_extents(at, limit, [](const block_hash&) { return true; }));
     return page{std::move(found), std::move(at)};
   });
 }

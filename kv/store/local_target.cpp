@@ -57,7 +57,12 @@ void local_target::run(reply<T> done, F work) {
 
 void local_target::put(put_shard request, reply<void> done) {
   run<void>(std::move(done), [this, request = std::move(request)]() -> result<void> {
-    return store_.put(*request.info, request.shard, request.payload);
+    shard_put one;
+    one.extent = request.info.get();
+    one.shard = request.shard;
+    one.payload = request.payload;
+    one.room = request.room;
+    return store_.put(std::span(&one, 1));
   });
 }
 

@@ -25,11 +25,14 @@ namespace troupe::kv {
 template <class T>
 using reply = std::function<void(result<T>)>;
 
-/// Stores one shard. `payload` (shard_bytes(*info) bytes) must live until the reply; `keep` may hold it.
+/// Stores one shard. `payload` is shard_bytes(*info) bytes; `room`, if given, begins with it, is aligned and has room for
+/// whole runs with the footer, which the target then writes in place. Both must live until the reply; `keep` may hold
+/// them.
 struct put_shard {
   std::shared_ptr<const extent_info> info;
   uint32_t shard = 0;
   std::span<const std::byte> payload;
+  std::span<std::byte> room;
   std::shared_ptr<const void> keep;
 };
 
