@@ -93,8 +93,9 @@ void client::match(std::vector<block_hash> chain, reply<uint64_t> done) {
     std::vector<match_slot> slots;
     for (size_t i : which) {
       const auto& s = (*shares)[i];
-      slots.push_back({s.slot, {hashes->begin() + static_cast<ptrdiff_t>(s.first),
-                                hashes->begin() + static_cast<ptrdiff_t>(s.first + s.count)}});
+      slots.push_back({s.slot,
+                       {hashes->begin() + static_cast<ptrdiff_t>(s.first),
+                        hashes->begin() + static_cast<ptrdiff_t>(s.first + s.count)}});
     }
     o.match(std::move(slots), hashes->size(), std::move(back));
   };

@@ -1,7 +1,8 @@
 // The store's client: puts, matches and reads chains of blocks on targets and owners. Runs on one executor; every call
 // returns at once and answers once.
 //
-//   put    ancestors' expiries raised -> lookup of what is missing -> per slot one extent for each row of missing blocks
+//   put    ancestors' expiries raised -> lookup of what is missing -> per slot one extent for each row of missing
+//   blocks
 //          -> shards on k + m targets -> index on the primary owner, then its replicas, in the order of the chain
 //          -> answer. A crash in between leaves shards without an index record, which scrub removes.
 //   get    lookup with lease -> shards straight into the caller's memory, decoded or hedged where needed -> checksums
@@ -27,17 +28,17 @@ namespace troupe::kv {
 
 /// What a client is told once.
 struct client_options {
-  uint32_t data = 10, parity = 2;      // k, m of new extents
-  uint64_t scheme = 0;                 // hash_scheme::id() of every block
-  uint64_t read_window = 64ull << 20;  // bytes of block data being read at once, over all calls
-  uint64_t write_window = 64ull << 20; // the same of writes, in bytes of shards
-  size_t max_calls = 1024;             // calls under way; one more is exhausted
-  nanoseconds hedge_after{0};          // 0: never
-  double hedge_share = 0.05;           // of the bytes read so far, that hedges may read
+  uint32_t data = 10, parity = 2;       // k, m of new extents
+  uint64_t scheme = 0;                  // hash_scheme::id() of every block
+  uint64_t read_window = 64ull << 20;   // bytes of block data being read at once, over all calls
+  uint64_t write_window = 64ull << 20;  // the same of writes, in bytes of shards
+  size_t max_calls = 1024;              // calls under way; one more is exhausted
+  nanoseconds hedge_after{0};           // 0: never
+  double hedge_share = 0.05;            // of the bytes read so far, that hedges may read
   nanoseconds lease = std::chrono::seconds(10);
   int64_t agent_ttl_s = 3 * 86'400, chatbot_ttl_s = 7 * 86'400, step_s = 3'600;  // for the footers; the index decides
-  uint64_t seed = 0;                   // draws the writer's half of extent ids; must differ in every life
-  crash_hook* crash = nullptr;         // tests only
+  uint64_t seed = 0;            // draws the writer's half of extent ids; must differ in every life
+  crash_hook* crash = nullptr;  // tests only
 };
 
 /// Blocks of a chain to be stored.
@@ -62,7 +63,7 @@ struct get_chain_request {
   uint64_t first = 0;                      // position of the first block wanted
   std::vector<std::span<std::byte>> into;  // per block, as long as its true bytes; until the answer
   traffic_class traffic = traffic_class::agent;
-  nanoseconds deadline{0};                 // ends the read with what has come by then; 0: none
+  nanoseconds deadline{0};  // ends the read with what has come by then; 0: none
 };
 
 /// What a get brought.

@@ -33,7 +33,7 @@ struct get_op : std::enable_shared_from_this<get_op> {
   };
   std::vector<piece> pieces;
   size_t open = 0;
-  uint64_t limit = 0;  // blocks from here on are not served, whatever comes
+  uint64_t limit = 0;            // blocks from here on are not served, whatever comes
   std::optional<error> cut_why;  // the deadline has come
   bool answered = false;
 
@@ -174,9 +174,8 @@ void get_op::read(size_t i) {
   r.hedge_after = self->options_.hedge_after;
   r.may_hedge = [c = self](uint64_t bytes) { return c->may_hedge(bytes); };
   ++out.extents;
-  p.read = extent_read::start(std::move(r), *who, self->home_, [op = shared_from_this(), i](extent_read_reply got) {
-    op->ended(i, std::move(got));
-  });
+  p.read = extent_read::start(std::move(r), *who, self->home_,
+                              [op = shared_from_this(), i](extent_read_reply got) { op->ended(i, std::move(got)); });
 }
 
 void get_op::ended(size_t i, extent_read_reply r) {

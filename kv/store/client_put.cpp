@@ -55,8 +55,8 @@ result<void> check_request(const put_chain_request& r) {
   const uint32_t step = r.chain[0].tokens;
   for (size_t i = 0; i < r.chain.size(); ++i) {
     if (step == 0 || r.chain[i].tokens != uint64_t{step} * (i + 1))
-      return fail(errc::invalid_argument, "put: hash {} counts {} tokens where {} are expected; give the whole chain", i,
-                  r.chain[i].tokens, uint64_t{step} * (i + 1));
+      return fail(errc::invalid_argument, "put: hash {} counts {} tokens where {} are expected; give the whole chain",
+                  i, r.chain[i].tokens, uint64_t{step} * (i + 1));
   }
   for (const auto& b : r.blocks) {
     if (b.empty() || b.size() > max_block_bytes)
@@ -136,7 +136,8 @@ void put_op::plan(const std::vector<std::optional<block_place>>& places) {
         p.info.lengths.push_back(static_cast<uint32_t>(request.blocks[b - request.first].size()));
       }
       p.info.block_bytes = *std::max_element(p.info.lengths.begin(), p.info.lengths.end());
-      if (std::all_of(p.info.lengths.begin(), p.info.lengths.end(), [&](uint32_t n) { return n == p.info.block_bytes; }))
+      if (std::all_of(p.info.lengths.begin(), p.info.lengths.end(),
+                      [&](uint32_t n) { return n == p.info.block_bytes; }))
         p.info.lengths.clear();
       if (at > 0) p.info.parent = request.chain[at - 1];
       p.info.slot_first = request.chain[share.slot * slot_blocks];

@@ -79,9 +79,9 @@ void extent_read::read_idle(uint32_t shard) {
       ++it;
     }
     st.guards.push_back(r.guard);
-    who_.targets.at(e.targets[shard])->read(std::move(r), [self = shared_from_this(), shard, offsets](result<void> got) {
-      self->arrived(shard, offsets, got);
-    });
+    who_.targets.at(e.targets[shard])
+        ->read(std::move(r),
+               [self = shared_from_this(), shard, offsets](result<void> got) { self->arrived(shard, offsets, got); });
   }
 }
 
@@ -161,10 +161,10 @@ void extent_read::advance() {
       const extent_info& e = *request_.info;
       uint32_t left = 0;
       for (const auto& st : shards_) left += st.failed ? 0 : 1;
-      return finish(error{errc::unavailable,
-                          fmt::format("extent {}: {} of {} shards can be read, {} are needed; the last answer was: {}",
-                                      to_string(e.id), left, e.shards(), e.data,
-                                      last_error_ ? last_error_->message : std::string("none"))});
+      return finish(error{
+          errc::unavailable,
+          fmt::format("extent {}: {} of {} shards can be read, {} are needed; the last answer was: {}", to_string(e.id),
+                      left, e.shards(), e.data, last_error_ ? last_error_->message : std::string("none"))});
     }
   }
   for (uint32_t s = 0; s < shards_.size(); ++s) {
@@ -228,7 +228,7 @@ void extent_read::cover(uint32_t shard) {
   for (auto [from, to] : gaps) {
     // Split where the zeros begin, so that they are not read.
     const uint64_t end = shard >= e.data || data_end >= (shard + 1) * size ? size
-                         : data_end <= shard * size                       ? 0
+                         : data_end <= shard * size                        ? 0
                                                                            : data_end - shard * size;
     fill(from, std::min(to, std::max(from, end)));
     fill(std::max(from, std::min(to, end)), to);
@@ -321,8 +321,8 @@ void extent_read::finish(std::optional<error> trouble) {
     if (!whole) continue;
     out_.good[i] = crc32c(w.into) == e.block_crcs[w.ordinal];
     if (!out_.good[i] && !trouble)
-      trouble = error{errc::corrupt, fmt::format("extent {}: block {} does not hold its checksum", to_string(e.id),
-                                                 w.ordinal)};
+      trouble = error{errc::corrupt,
+                      fmt::format("extent {}: block {} does not hold its checksum", to_string(e.id), w.ordinal)};
   }
   for (uint32_t s = 0; s < shards_.size(); ++s) {
     if (shards_[s].failed) out_.bad_shards.push_back(s);

@@ -26,17 +26,17 @@ struct wanted_block {
 /// What a read of an extent needs.
 struct extent_read_request {
   std::shared_ptr<const extent_info> info;
-  std::vector<wanted_block> wanted;   // ascending by ordinal
-  nanoseconds hedge_after{0};         // 0: never
+  std::vector<wanted_block> wanted;         // ascending by ordinal
+  nanoseconds hedge_after{0};               // 0: never
   std::function<bool(uint64_t)> may_hedge;  // asked once with the bytes that a hedge would read; null: yes
 };
 
 /// How it went. `good[i]`: wanted[i] is whole and holds its checksum; other buffers hold nothing that may be used.
 struct extent_read_reply {
   std::vector<bool> good;
-  std::optional<error> trouble;       // set when one is not good: unavailable (too many shards gone), corrupt, cancelled
-  std::vector<uint32_t> bad_shards;   // that did not answer or did not hold; worth a repair
-  uint32_t decoded = 0;               // shards whose bytes came through the code
+  std::optional<error> trouble;      // set when one is not good: unavailable (too many shards gone), corrupt, cancelled
+  std::vector<uint32_t> bad_shards;  // that did not answer or did not hold; worth a repair
+  uint32_t decoded = 0;              // shards whose bytes came through the code
   bool hedged = false;
 };
 

@@ -119,8 +119,9 @@ struct writing : std::enable_shared_from_this<writing> {
         send(shard);
       } else {
         trouble = r.error();
-        trouble->message = fmt::format("extent of {} blocks: shard {} could not be stored, and no other target is left: {}",
-                                       info->count, shard, trouble->message);
+        trouble->message =
+            fmt::format("extent of {} blocks: shard {} could not be stored, and no other target is left: {}",
+                        info->count, shard, trouble->message);
       }
     }
     if (open == 0) end();

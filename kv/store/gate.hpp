@@ -10,8 +10,8 @@
 
 namespace troupe::kv {
 
-/// Lets work of a stated size in, first come first served, while no more than `limit` is under way; work larger than the
-/// limit goes alone. What waits is bounded by whoever asks. Not thread safe: belongs to one executor.
+/// Lets work of a stated size in, first come first served, while no more than `limit` is under way; work larger than
+/// the limit goes alone. What waits is bounded by whoever asks. Not thread safe: belongs to one executor.
 class byte_gate {
  public:
   explicit byte_gate(uint64_t limit) : limit_(limit) {}

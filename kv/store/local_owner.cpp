@@ -52,15 +52,13 @@ result<lookup_reply> local_owner::lookup_now(const lookup_request& request, nano
 
 void local_owner::lookup(lookup_request request, reply<lookup_reply> done) {
   // The reader counts its lease from the request on, and so does the owner.
-  run<lookup_reply>(std::move(done), [this, request = std::move(request), asked = home_.now()] {
-    return lookup_now(request, asked);
-  });
+  run<lookup_reply>(std::move(done),
+                    [this, request = std::move(request), asked = home_.now()] { return lookup_now(request, asked); });
 }
 
 void local_owner::match(std::vector<match_slot> slots, uint64_t limit, reply<match_reply> done) {
-  run<match_reply>(std::move(done), [this, slots = std::move(slots), limit] {
-    return index_.match(slots, limit, false, wall_.now());
-  });
+  run<match_reply>(std::move(done),
+                   [this, slots = std::move(slots), limit] { return index_.match(slots, limit, false, wall_.now()); });
 }
 
 void local_owner::put(std::vector<extent_info> extents, reply<put_reply> done) {
@@ -107,8 +105,7 @@ void local_owner::remove(std::vector<extent_id> extents, remove_why why, reply<r
   });
 }
 
-void local_owner::list(index_cursor at, size_t limit,
-                       reply<std::pair<std::vector<index_change>, index_cursor>> done) {
+void local_owner::list(index_cursor at, size_t limit, reply<std::pair<std::vector<index_change>, index_cursor>> done) {
   using page = std::pair<std::vector<index_change>, index_cursor>;
   run<page>(std::move(done), [this, at = std::move(at), limit]() mutable -> result<page> {
     TROUPE_TRY(auto found, index_.export_extents(at, limit, [](const block_hash&) { return true; }));
@@ -117,9 +114,8 @@ void local_owner::list(index_cursor at, size_t limit,
 }
 
 void local_owner::restore(std::vector<extent_info> extents, reply<std::vector<extent_id>> done) {
-  run<std::vector<extent_id>>(std::move(done), [this, extents = std::move(extents)] {
-    return index_.restore(extents, wall_.now());
-  });
+  run<std::vector<extent_id>>(std::move(done),
+                              [this, extents = std::move(extents)] { return index_.restore(extents, wall_.now()); });
 }
 
 void local_owner::check(index_cursor at, size_t limit, bool repair,

@@ -8,8 +8,8 @@
 
 namespace troupe::kv {
 
-/// Runs the blocking calls of a shard_store on a worker and answers on an executor. A full worker answers exhausted. All
-/// three must outlive the target and every reply.
+/// Runs the blocking calls of a shard_store on a worker and answers on an executor. A full worker answers exhausted.
+/// All three must outlive the target and every reply.
 class local_target final : public target {
  public:
   local_target(target_id id, shard_store& store, worker& blocking, executor& home)

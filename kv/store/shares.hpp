@@ -79,9 +79,9 @@ struct asking : std::enable_shared_from_this<asking<Answer>> {
 };
 }  // namespace detail
 
-/// Asks every primary owner about its shares, all at once, and where one cannot answer its replicas in turn. `done` comes
-/// once, after all answers were taken; its error is the last of a share that nobody could answer for. May call `done`
-/// before it returns when there is nothing to ask.
+/// Asks every primary owner about its shares, all at once, and where one cannot answer its replicas in turn. `done`
+/// comes once, after all answers were taken; its error is the last of a share that nobody could answer for. May call
+/// `done` before it returns when there is nothing to ask.
 template <class Answer>
 void ask_owners(std::shared_ptr<const std::vector<slot_share>> shares, owner_question<Answer> question,
                 std::function<void(result<void>)> done) {

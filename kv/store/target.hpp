@@ -25,9 +25,9 @@ namespace troupe::kv {
 template <class T>
 using reply = std::function<void(result<T>)>;
 
-/// Stores one shard. `payload` is shard_bytes(*info) bytes; `room`, if given, begins with it, is aligned and has room for
-/// whole runs with the footer, which the target then writes in place. Both must live until the reply; `keep` may hold
-/// them.
+/// Stores one shard. `payload` is shard_bytes(*info) bytes; `room`, if given, begins with it, is aligned and has room
+/// for whole runs with the footer, which the target then writes in place. Both must live until the reply; `keep` may
+/// hold them.
 struct put_shard {
   std::shared_ptr<const extent_info> info;
   uint32_t shard = 0;

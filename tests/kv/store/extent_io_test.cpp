@@ -94,7 +94,9 @@ struct fixture {
     });
     EXPECT_TRUE(home.run_until([&] { return done; })) << "the read never ended";
     for (size_t i = 0; i < which.size(); ++i) {
-      if (i < o.reply.good.size() && o.reply.good[i]) EXPECT_EQ(o.got[i], blocks[which[i]]) << "block " << which[i];
+      if (i < o.reply.good.size() && o.reply.good[i]) {
+        EXPECT_EQ(o.got[i], blocks[which[i]]) << "block " << which[i];
+      }
     }
     // The caller takes its memory back: what is still under way must not touch it.
     for (auto& g : o.got) std::fill(g.begin(), g.end(), std::byte{0xee});
@@ -155,8 +157,10 @@ TEST(extent_io, any_loss_of_any_shape) {
     const uint64_t n = random.below(m + 2);
     while (lost.size() < std::min<uint64_t>(n, k + m)) lost.insert(static_cast<uint32_t>(random.below(k + m)));
     for (uint32_t s : lost) {
-      if (random.below(2) == 0) f.at_shard(s).shards.clear();
-      else f.at_shard(s).broken = error{errc::io, "disk gone"};
+      if (random.below(2) == 0)
+        f.at_shard(s).shards.clear();
+      else
+        f.at_shard(s).broken = error{errc::io, "disk gone"};
     }
     std::vector<uint32_t> which;
     for (uint32_t b = 0; b < count; ++b) {

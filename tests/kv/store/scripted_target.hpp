@@ -48,8 +48,10 @@ class scripted_target final : public target {
         const std::byte* from = it->second.data() + r.offset;
         for (const auto& s : r.into) std::memcpy(s.data(), from, s.size()), from += s.size();
       };
-      if (r.guard) r.guard->deliver(copy);
-      else copy();
+      if (r.guard)
+        r.guard->deliver(copy);
+      else
+        copy();
       return {};
     });
   }
