@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <ucs/debug/log_def.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <set>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
@@ -187,6 +189,16 @@ mapping::~mapping() {
   ucp_request_free(request);
 }
 
+namespace {
+
+// The sockets that the guards of this process have found theirs. Two transports may have connections to the same peer.
+struct {
+  std::mutex mutex;
+  std::set<std::pair<int, std::string>> claimed;
+} sockets;
+
+}  // namespace
+
 void guard::error_callback(void* arg, ucp_ep_h, ucs_status_t status) {
   auto* l = static_cast<listener*>(arg);
   l->failed = true;
@@ -207,9 +219,28 @@ result<std::unique_ptr<guard>> guard::connect(node& local, const std::string& pe
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &guard::error_callback;
   params.err_handler.arg = g->listener_.get();
+  std::lock_guard lock(sockets.mutex);
   if (const auto s = ucp_ep_create(local.worker(), &params, &g->endpoint_); s != UCS_OK)
     return ucx_failure("endpoint", s);
+  g->where_ = peer.listeners;
+  for (const std::pair<int, std::string> s : connected_to(g->where_))
+    if (sockets.claimed.insert(s).second) g->sockets_.push_back(s);
   return g;
+}
+
+void guard::lose_sockets() {
+  bool any = false;
+  {
+    std::lock_guard lock(sockets.mutex);
+    for (const std::pair<int, std::string> s : connected_to(where_)) {
+      // One that nobody has claimed is of a connection that UCX has made anew.
+      const bool mine = std::find(sockets_.begin(), sockets_.end(), s) != sockets_.end();
+      if (!mine && sockets.claimed.contains(s)) continue;
+      any |= shutdown(s.first, SHUT_RDWR) == 0;
+    }
+  }
+  const nanoseconds until = steady_clock().now() + std::chrono::milliseconds(100);
+  while (any && !listener_->failed && steady_clock().now() < until) local_->progress();
 }
 
 guard::~guard() {
@@ -219,6 +250,11 @@ guard::~guard() {
     listener_->memory = std::move(memory_);
     local_->bury(std::move(listener_));
     return;
+  }
+  if (!listener_->failed) lose_sockets();
+  {
+    std::lock_guard lock(sockets.mutex);
+    for (const auto& s : sockets_) sockets.claimed.erase(s);
   }
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

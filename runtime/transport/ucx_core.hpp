@@ -131,6 +131,11 @@ class guard {
                                                 std::function<void(ucs_status_t)> on_error);
   /// Forced close: every request of it completes (with an error) before this returns; the callbacks run inside. A guard
   /// that is not settled is buried instead (see node), and its requests may complete later or never.
+  ///
+  /// Its socket is shut down first, so that UCX sees a connection that is lost. A forced close of a whole one makes UCX
+  /// 1.13.1 say goodbye to the peer, which waits behind a frame that the peer has read in part only, while the socket
+  /// stays watched for writing; the peer's own goodbye then frees the connection in the middle of a socket event that
+  /// goes on to use it (uct_tcp_iface_handle_events), which is a jump to any address.
   ~guard();
   guard(const guard&) = delete;
   guard& operator=(const guard&) = delete;
@@ -147,12 +152,15 @@ class guard {
     std::shared_ptr<void> memory;
   };
   guard() = default;
+  void lose_sockets();
   static void error_callback(void* arg, ucp_ep_h ep, ucs_status_t status);
   node* local_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
   std::shared_ptr<listener> listener_ = std::make_shared<listener>();
   std::shared_ptr<void> memory_;
   bool settled_ = false;
+  std::vector<std::string> where_;                    // the peer's listeners
+  std::vector<std::pair<int, std::string>> sockets_;  // connected to one of them: descriptor, own address
 };
 
 /// How a process is reached: what an address blob holds.

@@ -23,6 +23,26 @@ constexpr nanoseconds between = std::chrono::milliseconds(50), limit = std::chro
 
 enum class answer { yes, no, wait };
 
+// The open descriptors of this process.
+std::vector<int> descriptors() {
+  std::vector<int> open;
+  DIR* all = opendir("/proc/self/fd");
+  if (!all) return open;
+  while (const dirent* entry = readdir(all))
+    if (entry->d_name[0] != '.') open.push_back(std::atoi(entry->d_name));
+  closedir(all);
+  return open;
+}
+
+// The internet address of one end of a socket; empty for anything else.
+std::string name_of(int fd, decltype(&getsockname) end) {
+  sockaddr_storage where{};
+  socklen_t length = sizeof where;
+  if (end(fd, reinterpret_cast<sockaddr*>(&where), &length) != 0) return {};
+  if (where.ss_family != AF_INET && where.ss_family != AF_INET6) return {};
+  return {reinterpret_cast<const char*>(&where), length};
+}
+
 answer begin_handshake(int fd, const std::string& where) {
   sockaddr_storage to{};
   std::memcpy(&to, where.data(), std::min(where.size(), sizeof to));
@@ -64,21 +84,23 @@ result<node_address> node_address::decode(std::string_view bytes) {
 
 std::map<int, std::string> listeners() {
   std::map<int, std::string> found;
-  DIR* all = opendir("/proc/self/fd");
-  if (!all) return found;
-  while (const dirent* entry = readdir(all)) {
-    const int fd = std::atoi(entry->d_name);
+  for (const int fd : descriptors()) {
     int listens = 0;
     socklen_t length = sizeof listens;
-    if (entry->d_name[0] == '.' || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || !listens)
-      continue;
-    sockaddr_storage where{};
-    length = sizeof where;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&where), &length) == 0 &&
-        (where.ss_family == AF_INET || where.ss_family == AF_INET6) && found.size() < max_listeners)
-      found[fd].assign(reinterpret_cast<const char*>(&where), length);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || !listens) continue;
+    const std::string where = name_of(fd, &getsockname);
+    if (!where.empty() && found.size() < max_listeners) found[fd] = where;
   }
-  closedir(all);
+  return found;
+}
+
+std::map<int, std::string> connected_to(const std::vector<std::string>& where) {
+  std::map<int, std::string> found;
+  for (const int fd : descriptors()) {
+    const std::string peer = name_of(fd, &getpeername);
+    if (!peer.empty() && std::find(where.begin(), where.end(), peer) != where.end())
+      found[fd] = name_of(fd, &getsockname);
+  }
   return found;
 }
 

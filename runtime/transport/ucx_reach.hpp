@@ -28,6 +28,9 @@ struct node_address {
 /// The TCP sockets that listen in this process: descriptor to address.
 std::map<int, std::string> listeners();
 
+/// The TCP sockets of this process that are connected to one of `where`: descriptor to its own address.
+std::map<int, std::string> connected_to(const std::vector<std::string>& where);
+
 /// True when one of the peer's hosts answers a handshake, with yes or no, in a fifth of a second; three tries, so that
 /// a lost packet or two do no harm. True also for a peer that listens nowhere. Blocks.
 bool reachable(const node_address& peer);
