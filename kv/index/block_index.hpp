@@ -32,6 +32,7 @@ struct index_options {
   int64_t step_s = 3'600;                        // expiries are multiples of this
   nanoseconds lease = std::chrono::seconds(10);  // what a reader may count on, by its own clock from the request on
   size_t leases_max = 65'536;                    // open leases; one more is errc::exhausted
+  int64_t sweep_grace_s = 86'400;                // as the database's sweep was made (kv/index/sweep.hpp)
   bool hold_after_open = true;                   // leases of an earlier life may exist: reclaim waits twice `lease`
   crash_hook* hook = nullptr;                    // of tests; told before and after each batch
   sync_write sync = sync_write::no;              // whether an acknowledged change is safe from power loss
@@ -53,6 +54,8 @@ struct index_change {
   uint32_t owned = 0;    // put: bit j = block j of the extent is the winner of its hash
   int64_t expiry_s = 0;  // put, raise
 };
+
+inline constexpr size_t put_extents_max = 64;  // of one call: a context of 131,072 tokens in blocks of 128
 
 /// Answer of `put`.
 struct put_reply {

@@ -8,6 +8,7 @@
 #include <rocksdb/rate_limiter.h>
 #include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/table_properties_collectors.h>
 #include <rocksdb/write_buffer_manager.h>
 
 #include <algorithm>
@@ -167,6 +168,8 @@ rdb::ColumnFamilyOptions rocks::family_options(family f) {
   o.level0_stop_writes_trigger = 256;
   o.soft_pending_compaction_bytes_limit = 0;
   o.hard_pending_compaction_bytes_limit = 0;
+  // A file that is mostly tombstones (after a reclaim) is rewritten soon, not when its turn comes.
+  o.table_properties_collector_factories = {rdb::NewCompactOnDeletionCollectorFactory(4096, 2048, 0.5)};
   rdb::BlockBasedTableOptions t;
   t.block_cache = cache_;
   t.cache_index_and_filter_blocks = true;  // so that the cache bounds all memory of tables
