@@ -37,7 +37,7 @@ enum class durability : uint8_t { process = 0, power = 1 };
 struct shard_store_options {
   target_id target{1};                           // whose records these are; several targets may share a database
   uint64_t capacity_bytes = uint64_t{64} << 30;  // of chunk files; rounded down to whole ones, at least one
-  uint64_t chunk_bytes = uint64_t{256} << 20;    // 1 MiB to 2^40, a multiple of 4 KiB; files that exist keep their size
+  uint64_t chunk_bytes = uint64_t{256} << 20;  // 1 MiB to 16 GiB, a multiple of 4 KiB; files that exist keep their size
   durability durable = durability::process;
   device_uuid new_device{};     // identity that a new device gets: random (not all zero)
   crash_hook* crash = nullptr;  // tests only
@@ -60,7 +60,8 @@ struct shard_put {
   std::span<std::byte> room;
 };
 
-/// Space of a target. Bytes; exact at any time, and the same after a crash and reopen.
+/// Space of a target. Bytes; exact at any time, and the same after a crash and reopen (but the runs of a record that
+/// rots in the database while it is open come back at the next open only).
 struct shard_usage {
   uint64_t capacity = 0;   // that runs may take: chunk files that exist or may still be made, without their headers
   uint64_t allocated = 0;  // in runs of shards (padding and footers included), and of removed ones still being read
