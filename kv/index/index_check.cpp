@@ -100,6 +100,7 @@ result<void> index_impl::check_extents(index_cursor& at, size_t limit, bool repa
     TROUPE_TRY(const bool there, read(family::expiry, entry_key, entry));
     const auto r = there ? decode_expiry(entry_key, entry) : fail(errc::not_found, "missing");
     if (!r || *r != expiry_record_of(before)) {
+      if (!r && there) damaged();
       out.push_back({family::expiry, entry_key, r ? "disagrees with its extent" : r.error().message, repair});
       // Counted with what it says; a damaged one with what its extent says; a missing one not at all.
       if (r) {
