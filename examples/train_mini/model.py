@@ -124,13 +124,20 @@ class Model:
         last = t[ratio - 1::ratio]
         return (last <= t[:, None]) & (docs[:, last].unsqueeze(1) == docs.unsqueeze(2))
 
+    def _best(self, score, k):
+        """Mask of the k best of the last dimension; equal scores (0 is common) go to the lower index, as in the engine.
+
+        The nudge per index is lost in the rounding of all but tiny scores.
+        """
+        nudged = score.detach() - torch.arange(score.shape[-1], device=self.device) * 1e-9
+        best = torch.topk(nudged, min(k, score.shape[-1]), -1, sorted=False).indices
+        return torch.zeros_like(score, dtype=torch.bool).scatter(-1, best, True) & (score > blocks.MASKED / 2)
+
     def _select(self, score, visible, within):
-        """Selected groups [B,T,S] bool: the index_topk best, ties at the cut all kept."""
+        """Selected groups [B,T,S] bool: the index_topk best visible ones."""
         if within is not None:
             score = torch.where(within, score, blocks.MASKED)
-        k = min(self.s.index_topk, score.shape[-1])
-        cut = torch.topk(score.detach(), k, -1, sorted=False).values.amin(-1, keepdim=True)
-        return visible & (self.all_visible | ((score >= cut) & (score > blocks.MASKED / 2))), score
+        return visible & (self.all_visible | self._best(score, self.s.index_topk)), score
 
     def _candidates(self, score, visible):
         """Level one: groups inside the best blocks, or None where all blocks fit."""
@@ -142,8 +149,7 @@ class Model:
         groups = torch.arange(score.shape[-1], device=self.device)
         newest = torch.where(visible, groups, -1).amax(-1, keepdim=True) // size
         best = torch.where(torch.arange(best.shape[-1], device=self.device) == newest, 1e30, best)
-        cut = torch.topk(best, most, -1).values[..., -1:]
-        kept = ((best >= cut) & (best > blocks.MASKED / 2)).repeat_interleave(size, -1)
+        kept = self._best(best, most).repeat_interleave(size, -1)
         return kept[..., :score.shape[-1]]
 
     def _attention(self, l, u, shared, seg, docs, tables, record):

@@ -89,7 +89,7 @@ TOY = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32, "qk_rope_hea
        "o_lora_rank": 32, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
        "sliding_window": 16, "index_topk": 8, "index_n_heads": 2, "candidate_topk_blocks": 4,
        "candidate_block_size": 4, "engram_vocab_size": 100, "engram_n_heads": 2, "dspark_n_routed_experts": 4,
-       "dspark_num_experts_per_tok": 2, "max_position_embeddings": 1024}
+       "dspark_num_experts_per_tok": 2}
 
 
 def mini(vocabulary, compressed, special, toy=False):
