@@ -140,6 +140,7 @@ result<void> shard_store::impl::commit_put(std::span<const shard_put> items, con
   write_batch batch;
   std::vector<std::optional<shard_footer>> before(items.size());
   std::string value;
+  uint64_t old_payload = 0, old_shards = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string k = key({items[i].extent->id, items[i].shard});
     auto there = database.get(family::shard, k, value);
@@ -148,10 +149,12 @@ result<void> shard_store::impl::commit_put(std::span<const shard_put> items, con
       for (const run_range& r : places) space.free(r);
       return fail(std::move(there.error()));
     }
-    // A record that has rotted since open names no runs any more: they come back at the next open.
-    if (*there)
-      if (auto f = decode_footer(std::as_bytes(std::span(value))); f) before[i] = std::move(*f);
     batch.put(family::shard, k, records[i]);
+    if (!*there) continue;
+    // A record that has rotted since open names no runs any more: they come back at the next open.
+    if (auto f = decode_footer(std::as_bytes(std::span(value))); f) before[i] = std::move(*f);
+    ++old_shards;
+    old_payload += before[i] ? before[i]->payload_bytes : items[i].payload.size();
   }
   if (auto r = database.write(batch, commit_sync()); !r) {
     broken = true;
@@ -159,14 +162,9 @@ result<void> shard_store::impl::commit_put(std::span<const shard_put> items, con
   }
   {
     std::lock_guard lock(mutex);
-    for (size_t i = 0; i < items.size(); ++i) {
-      payload += items[i].payload.size();
-      ++shards;
-      if (before[i]) {
-        payload -= before[i]->payload_bytes;
-        --shards;
-      }
-    }
+    for (const shard_put& i : items) payload += i.payload.size();
+    payload -= old_payload;
+    shards += items.size() - old_shards;
   }
   reach("put.committed");
   for (size_t i = 0; i < items.size(); ++i)
@@ -205,7 +203,7 @@ result<size_t> shard_store::impl::remove(std::span<const shard_key> keys) {
   {
     std::lock_guard lock(mutex);
     payload -= bytes;
-    shards -= gone.size();
+    shards -= batch.size();
   }
   reach("remove.committed");
   for (const auto& [k, r] : gone) release(k, r);

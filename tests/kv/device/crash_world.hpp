@@ -138,7 +138,8 @@ struct crash_world {
     for (const auto& [k, s] : committed) {
       const auto it = next.find(k);
       if (it == next.end()) continue;
-      if (!holds(store, s) && !holds(store, it->second)) return ::testing::AssertionFailure() << "lost " << to_string(k.extent);
+      if (!holds(store, s) && !holds(store, it->second))
+        return ::testing::AssertionFailure() << "lost " << to_string(k.extent);
     }
     for (const auto& [k, f] : all_of(store))
       if (auto r = store.check(k.extent, k.shard); !r) return ::testing::AssertionFailure() << r.error().message;

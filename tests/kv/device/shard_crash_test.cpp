@@ -85,8 +85,8 @@ TEST(shard_crash, power_fails_at_every_point_in_power_mode) {
     }
 }
 
-// Power fails in the mode that does not survive it: the last puts may be gone or rotten, but nothing wrong is served and
-// the accounting is that of the records.
+// Power fails in the mode that does not survive it: the last puts may be gone or rotten, but nothing wrong is served
+// and the accounting is that of the records.
 TEST(shard_crash, power_fails_at_every_point_in_process_mode) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   const auto ops = workload();
