@@ -19,7 +19,8 @@ class Batch:
     """`rows` rows of `slots` tokens. All rows share the tokens `prefix`, computed once.
 
     A script is (segments, caps, temperature, cut): lists of at most MAX_SEGMENTS token lists and limits of free tokens,
-    the sampling temperature, and whether an empty line ends a turn once it has 12 tokens (not after a colon).
+    the sampling temperature, and whether an empty line ends a turn once it has 12 tokens. Such a document is given up
+    when a line ends in a colon instead: a list follows, which would be cut after its first entry.
     """
 
     def __init__(self, model, tokenizer, prefix, rows, slots, device, min_p=0.06, seed=0, fast=False):
@@ -98,14 +99,15 @@ class Batch:
         forced = self.taken < end
         queued = self.queue.gather(1, self.taken.long().clamp(max=self.slots - 1)[:, None])[:, 0]
         gap = self.is_gap[drawn] | (self.is_line[drawn] & self.is_line[self.current])
-        gap &= self.cut & (self.free >= 12) & ~self.is_colon[self.current]
-        drawn = torch.where(gap, T.END_OF_TURN, drawn)
+        gap &= self.cut & ~forced
+        listed = gap & self.is_colon[self.current]
+        drawn = torch.where(gap & ~listed & (self.free >= 12), T.END_OF_TURN, drawn)
         ended = running & ~forced & (drawn == T.END_OF_TURN)
         self.free.copy_(torch.where(forced | ended, 0, self.free + 1))
         self.taken += (forced & running).int()
         self.turn += ended.int()
         last = ended & (self.turn >= self.turns)
-        long = running & ~last & ((self.pos + 2 >= self.slots) | (self.free > cap))
+        long = running & ~last & (listed | (self.pos + 2 >= self.slots) | (self.free > cap))
         status = torch.where(last, FINISHED, torch.where(long, TOO_LONG, self.status))
         self.status.copy_(torch.where(running, status, self.status))
         self.current.copy_(torch.where(running, torch.where(forced, queued, drawn), self.current))

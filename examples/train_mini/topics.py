@@ -6,7 +6,7 @@
 
 import words as W
 
-SYSTEM = "You are a friendly and helpful assistant. Answer in a few short sentences with simple words."
+SYSTEM = "You are a helpful assistant. You explain things clearly, in simple words."
 
 ASK = {
     "animal": (
