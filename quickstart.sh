@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed, builds, starts a cluster of separate processes on this machine, and answers HTTP requests with it.
 #   ./quickstart.sh          stays up and prints the URL and a curl line; Ctrl-C stops everything
-#   ./quickstart.sh --once   sends a chat and a streaming completion, prints the answers and the nodes, stops; exit 0
+#   ./quickstart.sh --once   asks three questions, streams a completion, prints the answers and the nodes, stops; exit 0
 # Other arguments go to `troupe up`, e.g. --set front.listen=127.0.0.1:0 (any free port).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -39,20 +39,26 @@ demo=$(mktemp)
 trap 'rm -f "$demo"' EXIT
 cat >"$demo" <<'DEMO'
 set -eu
-post() { curl -sS --fail-with-body --max-time 60 -H 'Content-Type: application/json' "$@"; }
+ask() { # a question
+  echo
+  echo "> $1"
+  "$TROUPE" chat --url "$TROUPE_URL" --once "$1" --temperature 0 --max-tokens 96
+}
 echo
-echo "== chat: POST $TROUPE_URL/v1/chat/completions"
-post "$TROUPE_URL/v1/chat/completions" -d "{\"model\": \"$TROUPE_MODEL\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello, who are you?\"}],
-  \"max_tokens\": 24, \"temperature\": 0}"
-echo
+echo "== chat with $TROUPE_MODEL at $TROUPE_URL/v1/chat/completions"
+ask 'Tell me a short story about a cat.'
+ask 'Why is it important to drink water?'
+ask 'What can I cook for dinner with rice?'
 echo
 echo "== completion, streamed: POST $TROUPE_URL/v1/completions"
-answer=$(post -N "$TROUPE_URL/v1/completions" -d "{\"model\": \"$TROUPE_MODEL\", \"prompt\": \"Once upon a time\", \"max_tokens\": 16,
-  \"temperature\": 0.8, \"seed\": 7, \"stream\": true, \"stream_options\": {\"include_usage\": true}}")
+answer=$(curl -sS --fail-with-body --max-time 60 -N -H 'Content-Type: application/json' "$TROUPE_URL/v1/completions" \
+  -d "{\"model\": \"$TROUPE_MODEL\", \"prompt\": \"Once upon a time\", \"max_tokens\": 12, \"temperature\": 0.8, \"seed\": 7,
+    \"stream\": true, \"stream_options\": {\"include_usage\": true}}")
 echo "$answer"
 case $answer in *'data: [DONE]'*) ;; *) echo "the stream did not end with [DONE]" >&2; exit 1 ;; esac
 DEMO
 say "starting the cluster of configs/local.yaml"
+export TROUPE=$PWD/$troupe
 "$troupe" up -c configs/local.yaml --set front.listen=127.0.0.1:0 "${args[@]}" --run-dir "${TROUPE_RUN_DIR:-build/quickstart.run}" \
   --then "bash $demo"
 say "done: everything is stopped"

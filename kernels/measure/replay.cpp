@@ -31,42 +31,51 @@ std::vector<replay_case> replay_cases(const std::vector<document>& documents, ui
   const uint32_t least = window * (shape.blocks + 1) + backtrack;
   const uint32_t most = shape.continuation ? shape.continuation : 2 * window;
   std::vector<replay_case> out;
-  replay_case now;
-  bool cut = false;  // the prompt's end is found
-  auto close = [&] {
-    if (cut && now.tokens.size() >= now.prompt + first && out.size() < shape.cases) out.push_back(std::move(now));
-    now = {};
-    cut = false;
-  };
-  for (const document& d : documents) {
-    if (out.size() >= shape.cases) break;
-    const uint32_t at = static_cast<uint32_t>(now.tokens.size());
-    now.tokens.insert(now.tokens.end(), d.tokens.begin(), d.tokens.end());
+  document now;
+  // Ends `now` as a case if its prompt and continuation are there.
+  auto close = [&](bool joined) {
     if (now.tokens.size() > context) now.tokens.resize(context);
-    if (!cut) {
-      if (d.answers.empty() && now.tokens.size() > least) {
-        now.prompt = std::max(least, at);
-        cut = true;
-      }
-      for (uint32_t a : d.answers) {
-        if (cut || at + a < least || at + a >= now.tokens.size()) continue;
-        now.prompt = at + a;
-        cut = true;
-      }
-    }
-    if (cut && now.tokens.size() >= now.prompt + most) {
-      now.tokens.resize(now.prompt + most);
-      close();
-    } else if (now.tokens.size() >= context) {
-      close();
-    }
+    const uint32_t n = static_cast<uint32_t>(now.tokens.size());
+    uint32_t prompt = now.answers.empty() ? least : 0;
+    for (uint32_t a : now.answers)
+      if (prompt == 0 && a >= least) prompt = a;
+    if (prompt == 0 || n < prompt + first) return false;
+    now.tokens.resize(std::min(n, prompt + most));
+    out.push_back({std::move(now.tokens), prompt, joined});
+    return true;
+  };
+  std::vector<bool> alone(documents.size());
+  for (size_t i = 0; i < documents.size(); ++i) {
+    if (out.size() >= shape.cases) return out;
+    now = documents[i];
+    alone[i] = close(false);
   }
-  close();
+  now = {};
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const document& d = documents[i];
+    if (out.size() >= shape.cases) return out;
+    if (alone[i] || d.tokens.empty()) continue;
+    const bool go_on = !now.tokens.empty() && now.answers.empty() == d.answers.empty();
+    if (!go_on) now = {};
+    // One begin of sentence: a turn that follows.
+    const uint32_t skip = go_on && d.tokens[0] == now.tokens[0] ? 1 : 0;
+    const uint32_t at = static_cast<uint32_t>(now.tokens.size());
+    now.tokens.insert(now.tokens.end(), d.tokens.begin() + skip, d.tokens.end());
+    for (uint32_t a : d.answers) now.answers.push_back(at + a - skip);
+    if (now.tokens.size() < std::min(context, least + most)) continue;
+    document whole = now;
+    if (!close(true) && now.tokens.size() < context) {
+      now = std::move(whole);
+      continue;
+    }
+    now = {};
+  }
   return out;
 }
 
 void replay_agreement::add(const replay_agreement& o) {
   cases += o.cases;
+  joined += o.joined;
   reused += o.reused;
   rows += o.rows;
   same += o.same;
@@ -96,6 +105,7 @@ result<replay_agreement> measure_replay(forward_runner& runner, const replay_cas
 
   replay_agreement out;
   out.cases = 1;
+  out.joined = c.joined;
   out.reused = hit.reuse;
   std::vector<row> rows;
   double* nats = &out.nats_exact;

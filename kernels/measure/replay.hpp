@@ -16,6 +16,7 @@ namespace troupe::kernels::measure {
 struct replay_case {
   std::vector<token_id> tokens;
   uint32_t prompt = 0;
+  bool joined = false;  // of several documents
 };
 
 /// Which sequences to make of documents.
@@ -25,17 +26,18 @@ struct replay_shape {
   uint32_t cases = 64;        // at most
 };
 
-/// Joins documents, in order, to sequences whose prompt is long enough for a hit. The prompt ends where an answer
-/// begins if the text has answers, else as soon as it is long enough; the continuation is what follows, at least 32
-/// tokens, at most `continuation`. A document's begin of sentence is kept.
+/// Documents whose prompt is long enough for a hit, and, while there are fewer than `cases`, shorter ones of a kind
+/// joined in order, as turns that follow (one begin of sentence). The prompt ends where an answer begins if the text
+/// has answers, else as soon as it is long enough; the continuation is what follows, at least 32 tokens, at most
+/// `continuation`.
 std::vector<replay_case> replay_cases(const std::vector<document>& documents, uint32_t window, uint32_t context,
                                       const replay_shape& shape);
 
 /// Counts over cases.
 struct replay_agreement {
-  uint64_t cases = 0, reused = 0;           // tokens not run
-  uint64_t rows = 0, same = 0;              // over the continuation
-  uint64_t first_rows = 0, first_same = 0;  // of them the first 32
+  uint64_t cases = 0, joined = 0, reused = 0;  // reused: tokens not run
+  uint64_t rows = 0, same = 0;                 // over the continuation
+  uint64_t first_rows = 0, first_same = 0;     // of them the first 32
   uint64_t flips_far = 0;                   // flips where the undisturbed run's two likeliest were over 0.5 nats apart
   double nats_exact = 0, nats_bounded = 0;  // loss of the given continuation, summed
   void add(const replay_agreement& o);

@@ -19,7 +19,7 @@ using json = nlohmann::json;
 struct options : cluster_options {
   std::string url, once, system, model;
   uint32_t max_tokens = 256;
-  double temperature = 0.8;
+  double temperature = 0.6, top_p = 0.95;  // small models wander off at 1
   int64_t seed = -1;
 };
 
@@ -50,7 +50,8 @@ result<std::string> turn(const config::address& server, const options& o, const 
             {"messages", messages},
             {"stream", true},
             {"max_tokens", o.max_tokens},
-            {"temperature", o.temperature}};
+            {"temperature", o.temperature},
+            {"top_p", o.top_p}};
   if (o.seed >= 0) body["seed"] = o.seed;
   http_request r = request_to(server);
   r.target = "/v1/chat/completions";
@@ -127,6 +128,9 @@ void add_chat(CLI::App& app, context& ctx) {
   c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 2.0));
+  c->add_option("--top-p", o->top_p, "Sample from the likeliest tokens of this total probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 1.0));
   c->add_option("--seed", o->seed, "Makes the answer repeatable");
   c->footer(
       "The API key, where one is needed, comes from TROUPE_API_KEY. Without --once, each line of stdin is a message.\n"

@@ -7,14 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cli/installation.hpp"
+
 namespace troupe::cli {
 
 /// Exit codes, the same for every subcommand (docs/cluster.md).
 enum exit_code : int {
   ok = 0,
-  failed = 1,       // the check or run failed
-  usage = 2,        // wrong command line or configuration
-  unavailable = 3,  // nothing to talk to: no cluster, not ready in time
+  failed = 1,         // the check or run failed
+  usage = 2,          // wrong command line or configuration
+  unavailable = 3,    // nothing to talk to: no cluster, not ready in time
   interrupted = 130,  // `up` was told to stop before the cluster was ready
 };
 
@@ -26,7 +28,7 @@ struct context {
 
 /// Options that every command with a configuration has.
 struct config_options {
-  std::string file = "configs/local.yaml";
+  std::string file = installed_file("configs/local.yaml");  // which names the model that comes with the program
   std::vector<std::string> overrides;
   /// Adds -c/--config and --set to `command`.
   void add_to(CLI::App& command);
@@ -38,6 +40,7 @@ void add_node(CLI::App& app, context& ctx);
 void add_chat(CLI::App& app, context& ctx);
 void add_generate(CLI::App& app, context& ctx);
 void add_verify(CLI::App& app, context& ctx);
+void add_eval(CLI::App& app, context& ctx);
 void add_doctor(CLI::App& app, context& ctx);
 void add_status(CLI::App& app, context& ctx);
 void add_config(CLI::App& app, context& ctx);

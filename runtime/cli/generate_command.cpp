@@ -105,8 +105,9 @@ int run(const options& o) {
   if (!o.model.empty()) overrides.push_back("model.path=" + o.model);
   if (o.threads > 0) overrides.push_back("decode.threads=" + std::to_string(o.threads));
   if (o.no_speculation) overrides.push_back("engine.speculation=false");
-  config::loaded l =
-      o.file.empty() ? config::read_text("", "defaults", ".", overrides) : config::read(o.file, overrides);
+  // Without a model and a file: the model that comes with the program.
+  const std::string file = o.file.empty() && o.model.empty() ? installed_file("configs/local.yaml") : o.file;
+  config::loaded l = file.empty() ? config::read_text("", "defaults", ".", overrides) : config::read(file, overrides);
   for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
   if (!l.problems.empty())
     return complain("generate", "give a checkpoint with --model, or a configuration with -c", usage);
@@ -192,7 +193,7 @@ void add_generate(CLI::App& app, context& ctx) {
   auto o = std::make_shared<options>();
   o->file.clear();
   CLI::App* c = app.add_subcommand("generate", "Run prompts with an engine in this process");
-  c->add_option("-c,--config", o->file, "Configuration file, for model and decode limits");
+  c->add_option("-c,--config", o->file, "Configuration file, for model and decode limits; configs/local.yaml without --model");
   c->add_option("--set", o->overrides, "Override one key, SECTION.KEY=VALUE")->take_all()->allow_extra_args(false);
   c->add_option("--model", o->model, "Checkpoint folder");
   auto* prompt = c->add_option("--prompt", o->prompt, "The prompt");

@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   add_chat(app, ctx);
   add_generate(app, ctx);
   add_verify(app, ctx);
+  add_eval(app, ctx);
   add_doctor(app, ctx);
   add_status(app, ctx);
   add_config(app, ctx);

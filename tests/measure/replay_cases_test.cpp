@@ -24,6 +24,7 @@ TEST(replay_cases, the_prompt_ends_where_an_answer_begins) {
     EXPECT_EQ(cases[i].prompt, 70u);  // the second document's answer
     EXPECT_EQ(cases[i].tokens.size(), 70u + 32);
     EXPECT_EQ(cases[i].tokens[0], static_cast<token_id>(3 + 3 * i));
+    EXPECT_TRUE(cases[i].joined);
   }
   EXPECT_EQ(replay_cases(docs, 16, 400, {.cases = 2}).size(), 2u);
 }

@@ -44,7 +44,7 @@ std::set<std::string> shared_memory_names() {
 live_cluster::live_cluster(const std::vector<std::string>& overrides) {
   std::string dir = run_dir(), errors = folder_.path + "/stderr";
   std::vector<std::string> words{troupe_path(), "up", "-c", std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml", "--run-dir", dir,
-                                 "--set", "front.listen=127.0.0.1:0"};
+                                 "--set", "front.listen=127.0.0.1:0", "--set", "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
   for (const auto& o : overrides) words.insert(words.end(), {"--set", o});
   std::vector<char*> argv;
   for (auto& w : words) argv.push_back(w.data());

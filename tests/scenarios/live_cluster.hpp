@@ -17,8 +17,8 @@ namespace troupe::tests {
 /// One `troupe up`. Kills it with everything it started when it goes away.
 class live_cluster {
  public:
-  /// Starts configs/local.yaml with `overrides` on free ports and waits until it has printed its table. On failure `ready`
-  /// is false and `output` says why.
+  /// Starts configs/local.yaml with the model tiny-v41 and `overrides` on free ports and waits until it has printed its
+  /// table. On failure `ready` is false and `output` says why.
   explicit live_cluster(const std::vector<std::string>& overrides = {});
   ~live_cluster();
 

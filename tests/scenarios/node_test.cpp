@@ -36,7 +36,8 @@ class nodes : public testing::Test {
   }
 
   void start(const std::string& seat, std::vector<std::string> more) {
-    std::vector<std::string> args{"node", "-c", local, "--seat", seat, "--set", "front.listen=127.0.0.1:0"};
+    std::vector<std::string> args{"node", "-c", local, "--seat", seat, "--set", "front.listen=127.0.0.1:0",
+                                  "--set", "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
     args.insert(args.end(), more.begin(), more.end());
     auto pid = children_.start({node::process_name(seat), args});
     ASSERT_TRUE(pid) << pid.error().message;
