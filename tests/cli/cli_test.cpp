@@ -34,7 +34,6 @@ TEST(cli, mistakes_on_the_command_line_are_exit_2_and_say_what_is_wrong) {
       {{"verify"}, "--model is required"},
       {{"verify", "--model", "/nonexistent"}, "/nonexistent"},
       {{"verify", "--model", tiny, "--isa", "mmx"}, "--isa mmx"},
-      {{"generate", "--prompt", "x"}, "--model"},
       {{"generate", "--model", "/nonexistent", "--prompt", "x"}, "/nonexistent"},
       {{"generate", "--model", tiny, "--prompt", "x", "--temperature", "9"}, "--temperature"},
       {{"generate", "--model", tiny, "--prompts", "/nonexistent"}, "/nonexistent: cannot be read"},
@@ -67,7 +66,7 @@ TEST(cli, mistakes_on_the_command_line_are_exit_2_and_say_what_is_wrong) {
 }
 
 TEST(cli, every_command_explains_itself_with_an_example) {
-  for (const char* command : {"up", "node", "chat", "generate", "verify", "doctor", "status", "config"}) {
+  for (const char* command : {"up", "node", "chat", "generate", "verify", "eval", "doctor", "status", "config"}) {
     auto p = troupe({command, "--help"});
     EXPECT_EQ(p.code, 0) << command;
     EXPECT_THAT(p.out, HasSubstr("Example")) << command;
@@ -185,6 +184,13 @@ TEST(cli, generate_gives_the_same_tokens_with_and_without_drafts_and_in_company)
   EXPECT_EQ(both[1]["tokens"], plain[1]["tokens"]);
   EXPECT_EQ(plain[0]["drafted"], 0);
   EXPECT_GT(both[0]["drafted"], 0);
+}
+
+// Whatever the working directory is: the program finds the tree that it belongs to.
+TEST(cli, generate_takes_the_model_of_the_local_configuration_by_default) {
+  auto p = troupe({"generate", "--prompt", "Once upon a time", "--max-tokens", "3", "--ignore-eos", "--json"});
+  ASSERT_EQ(p.code, 0) << p.err;
+  EXPECT_EQ(json::parse(p.out)["tokens"].size(), 3u);
 }
 
 TEST(cli, generate_takes_ids_and_refuses_ids_outside_the_vocabulary) {

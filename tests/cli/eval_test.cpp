@@ -186,8 +186,9 @@ TEST(eval_program, measures_everything_and_agrees_with_itself) {
   const json j = json::parse(p.out);
   EXPECT_EQ(j["model"], "tiny-v41");
   EXPECT_EQ(j["loss"]["documents"], 12);
-  // A random model knows nothing: about the logarithm of the vocabulary.
-  EXPECT_NEAR(j["loss"]["nats_per_token"].get<double>(), std::log(512.0), 1.0);
+  // A random model knows nothing: more than the logarithm of the vocabulary, as its logits spread.
+  EXPECT_GT(j["loss"]["nats_per_token"], std::log(512.0));
+  EXPECT_LT(j["loss"]["nats_per_token"], 2 * std::log(512.0));
   EXPECT_NEAR(j["loss"]["nats_per_byte"].get<double>() * j["loss"]["bytes"].get<double>(),
               j["loss"]["nats_per_token"].get<double>() * j["loss"]["tokens"].get<double>(), 1e-6);
   EXPECT_EQ(j["load"].size(), 8u);
