@@ -158,21 +158,20 @@ def sample(logits, temperature, min_p_log, seed):
     return out
 
 
-def check(m, device, rows=64, slots=256):
-    """Compares the kernels with the plain step on random contexts; raises if they disagree."""
+def check(m, device, rows=64, slots=256, length=90):
+    """Compares the kernels with the plain step on rows of random tokens, each at its own position; raises if they
+    disagree."""
     import teacher
 
     g = torch.Generator("cpu").manual_seed(1)
     plain, fast = (teacher.Cache(m, rows, slots, device) for _ in range(2))
-    for c in (plain.k, plain.v):
-        c.copy_(torch.randn(c.shape, generator=g).to(device))
-    fast.k.copy_(plain.k)
-    fast.v.copy_(plain.v)
-    tokens = torch.randint(FIRST_TEXT, m.embed.shape[0], (rows,), generator=g).to(device)
-    pos = torch.randint(0, slots, (rows,), generator=g, dtype=torch.int32).to(device)
-    a, b = teacher.step(m, plain, tokens, pos, False).float(), teacher.step(m, fast, tokens, pos, True).float()
+    pos = torch.zeros(rows, dtype=torch.int32, device=device)
+    for i in range(length):
+        tokens = torch.randint(FIRST_TEXT, m.embed.shape[0], (rows,), generator=g).to(device)
+        a, b = teacher.step(m, plain, tokens, pos, False).float(), teacher.step(m, fast, tokens, pos, True).float()
+        pos += (torch.arange(rows, device=device) % 3 <= i % 3).int()  # some rows write a slot again
     error = float((a - b).norm() / a.norm())
-    limit = 1e-4 if m.embed.dtype == torch.float32 else 3e-2
+    limit = 1e-4 if m.embed.dtype == torch.float32 else 8e-2  # bfloat16 rounds differently in 30 layers
     if not error < limit:
         raise SystemExit(f"the teacher's kernels disagree with the plain step: relative error {error}")
     cold = torch.full((rows,), 1e-3, device=device)
