@@ -7,7 +7,8 @@ class Specials:
     """Ids of the special tokens that bound documents and turns."""
 
     def __init__(self, bos=0, eos=1, user=None, noise=2, answer=None):
-        self.bos, self.eos, self.user, self.noise, self.answer = bos, eos, user, noise, answer
+        self.bos, self.eos, self.user = bos, eos, user
+        self.noise, self.answer = noise, answer  # the drafter's filler; the last token of a chat's prompt
 
     @staticmethod
     def of(tokenizer):

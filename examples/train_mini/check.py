@@ -41,7 +41,8 @@ class Report:
         worst = (got - want).abs().max().item()
         first = bool(((got - want).abs() <= 1e-3 + 1e-3 * want.abs()).all())
         same = (got.argmax(-1) == want.argmax(-1)).float().mean().item()
-        self.line(name, first or (worst <= limit and same >= agreement), f"largest difference {worst:.1e}, argmax {same:.3f}")
+        ok = first or (worst <= limit and same >= agreement)
+        self.line(name, ok, f"largest difference {worst:.1e}, argmax {same:.3f}")
 
 
 def prompts(model, golden, report):

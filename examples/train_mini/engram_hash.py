@@ -1,4 +1,4 @@
-"""Which Engram rows a token reads: compressed token ids, multipliers, primes. Same rule as kernels/model/engram_hash."""
+"""Which Engram rows a token reads: compressed token ids, multipliers, primes; the rule of kernels/model/engram_hash."""
 import json
 import unicodedata
 

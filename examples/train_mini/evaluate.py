@@ -89,20 +89,24 @@ def engine(model, args, device, specials):
     tokens = numpy.load(args.heldout, mmap_mode="r")
     draw = numpy.random.default_rng(7)
     same = total = 0
+    worst = 0.0
     for _ in range(args.engine_prompts):
         start = int(draw.integers(0, len(tokens) - args.length))
         prompt = [specials.bos, *(int(t) for t in tokens[start:start + int(draw.integers(8, 200))]
                                   if t not in (specials.bos, specials.eos))]
         command = [args.engine, "generate", "--model", str(args.checkpoint), "--ids", ",".join(map(str, prompt)),
                    "--max-tokens", "48", "--ignore-eos", "--json", "--log-level", "error"]
-        answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)["tokens"]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        answer = json.loads(ran.stdout)["tokens"]
         ids = prompt + answer
         padded = ids + [0] * (-len(ids) % model.s.sliding_window)
         logits = model.forward(torch.tensor([padded], device=device), want_logits=True).logits[0]
-        want = logits[len(prompt) - 1:len(ids) - 1].argmax(-1).tolist()
-        same += sum(a == b for a, b in zip(want, answer))
+        rows = logits[len(prompt) - 1:len(ids) - 1]
+        gap = rows.amax(-1) - rows.gather(-1, torch.tensor(answer, device=device)[:, None]).squeeze(-1)
+        same += int((gap == 0).sum())
+        worst = max(worst, gap.max().item())
         total += len(answer)
-    return {"prompts": args.engine_prompts, "tokens": total, "agreement": same / total}
+    return {"prompts": args.engine_prompts, "tokens": total, "agreement": same / total, "largest_logit_gap": worst}
 
 
 def main():

@@ -34,7 +34,8 @@ def export(run, name, tokenizer, folder):
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
     else:
         shutil.copyfile(run / "engram_hash.json", folder / "engram_hash.json")
-    counts = [sum(torch.Size(shape).numel() for _, shape, _ in specs(s)) for specs in (weights.backbone, weights.drafter)]
+    counts = [sum(torch.Size(shape).numel() for _, shape, _ in specs(s))
+              for specs in (weights.backbone, weights.drafter)]
     return sum(f.stat().st_size for f in folder.iterdir()), sum(counts), counts[0]
 
 

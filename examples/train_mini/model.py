@@ -136,7 +136,7 @@ class Model:
     def _select(self, score, visible, within):
         """Selected groups [B,T,S] bool: the index_topk best visible ones."""
         if within is not None:
-            score = torch.where(within, score, blocks.MASKED)
+            score = torch.where(within | self.all_visible, score, blocks.MASKED)
         return visible & (self.all_visible | self._best(score, self.s.index_topk)), score
 
     def _candidates(self, score, visible):

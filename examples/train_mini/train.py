@@ -2,7 +2,7 @@
 
   torchrun --standalone --nproc-per-node 4 train.py --tokens train.npy --heldout heldout.npy \\
       --tokenizer tokenizer.json --out OUT --minutes 8 --drafter-minutes 4
-  train.py --warm --tokenizer tokenizer.json --out OUT     compiles everything on random tokens, fills the disk cache
+  train.py --warm --vocabulary 4096 --out OTHER     compiles everything on random tokens, which fills the disk cache
   train.py --toy --out OUT                                 all of it at toy size on a CPU, in a minute
 
 OUT gets backbone.pt and final.pt (weights), config.json, log.jsonl. --phase drafter continues from backbone.pt.
@@ -51,6 +51,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-graph", action="store_true", help="no CUDA graphs")
     p.add_argument("--no-compile", action="store_true", help="no torch.compile")
+    p.add_argument("--vocabulary", type=int, default=4096, help="with --warm and no tokenizer yet")
     p.add_argument("--warm", action="store_true", help="compile on random tokens, train nothing")
     p.add_argument("--toy", action="store_true", help="toy sizes on the CPU; makes its own tokens if none are given")
     return p.parse_args()
@@ -82,8 +83,9 @@ def prepare(args, ranks):
             "<｜▁pad▁｜>", 2), specials.noise)
         config = shapes.mini(len(raw), max(mapping) + 1, mark, args.toy)
     else:
-        mapping, sizes, specials = list(range(512)), [1] * 512, Specials()
-        config = shapes.mini(512, 512, (0, 1, 2, 2), args.toy)
+        count = 512 if args.toy else args.vocabulary
+        mapping, sizes, specials = list(range(count)), [1] * count, Specials()
+        config = shapes.mini(count, count, (0, 1, 2, 2), args.toy)
     if ranks.rank == 0:
         (args.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         if not tokenizer:
@@ -248,7 +250,7 @@ def main():
     if args.warm or (args.toy and not args.tokens):
         vocabulary, rng = s.vocab_size, numpy.random.default_rng(3)
         if args.warm:
-            args.tokens = args.heldout = rng.integers(3, vocabulary, 2_000_000).astype(numpy.uint16)
+            args.tokens = args.heldout = rng.integers(0, vocabulary, 2_000_000).astype(numpy.uint16)
         else:
             args.tokens = toy_tokens(args.out / f"train{ranks.rank}.npy", 400_000, 3)
             args.heldout = toy_tokens(args.out / f"heldout{ranks.rank}.npy", 40_000, 4)
