@@ -73,6 +73,7 @@ def save(path, settings, trained):
         for key, tensor in _written(name, trained[name], fmt):
             out[key] = tensor.contiguous()
     save_file(out, str(path), metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def rounded(settings, trained):

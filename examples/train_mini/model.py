@@ -40,8 +40,8 @@ def angles(positions, frequencies):
     return torch.cos(a), torch.sin(a)
 
 
-def operations(compile_them):
-    """The functions of blocks.py, compiled one by one (fixed shapes) or as they are."""
+def operations(compile_them, eager=()):
+    """The functions of blocks.py, compiled one by one (fixed shapes), but for those named in `eager`."""
     names = ("site_in", "expand", "qkv", "window_kv", "compress", "publish", "index_scores", "core_window", "core_both",
              "index_loss", "project", "moe", "table", "engram", "head", "head_loss")
     made = {n: getattr(blocks, n) for n in names}
@@ -49,7 +49,7 @@ def operations(compile_them):
         for limit in ("recompile_limit", "cache_size_limit"):
             if hasattr(torch._dynamo.config, limit):
                 setattr(torch._dynamo.config, limit, 64)
-        made = {n: torch.compile(f, dynamic=False) for n, f in made.items()}
+        made = {n: f if n in eager else torch.compile(f, dynamic=False) for n, f in made.items()}
     return types.SimpleNamespace(**made)
 
 
@@ -60,11 +60,11 @@ class Result(types.SimpleNamespace):
 class Model:
     """Settings, weights (dict name -> float32 tensor) and the forward pass."""
 
-    def __init__(self, settings, weights, engram_hash, dtype=torch.float32, compiled=False):
+    def __init__(self, settings, weights, engram_hash, dtype=torch.float32, compiled=False, eager=()):
         """engram_hash: see engram_hash.Hash. The weights' device is the model's device."""
         self.s, self.w, self.hash, self.dtype = settings, weights, engram_hash, dtype
         self.device = weights["embed.weight"].device
-        self.ops = operations(compiled)
+        self.ops = operations(compiled, eager)
         self.sinkhorn = sinkhorn.best(self.device)
         self.fp8 = torch.zeros((), device=self.device)  # 1: dense weights are rounded to FP8
         self.all_visible = torch.zeros((), dtype=torch.bool, device=self.device)  # the selection is switched off

@@ -51,6 +51,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-graph", action="store_true", help="no CUDA graphs")
     p.add_argument("--no-compile", action="store_true", help="no torch.compile")
+    p.add_argument("--eager", default="", help="names of functions not to compile, comma separated (model.operations)")
     p.add_argument("--vocabulary", type=int, default=4096, help="with --warm and no tokenizer yet")
     p.add_argument("--warm", action="store_true", help="compile on random tokens, train nothing")
     p.add_argument("--toy", action="store_true", help="toy sizes on the CPU; makes its own tokens if none are given")
@@ -269,7 +270,7 @@ def main():
     if args.phase == "drafter":
         w.update({k: v.to(ranks.device) for k, v in torch.load(args.out / "backbone.pt", weights_only=True).items()})
     model = Model(s, w, engram_hash.Hash(s, mapping, ranks.device), torch.bfloat16 if cuda else torch.float32,
-                  cuda and not args.no_compile)
+                  cuda and not args.no_compile, args.eager.split(","))
     if args.phase != "drafter":
         train_backbone(args, ranks, model, specials, sizes, log)
     if args.phase != "main":

@@ -59,8 +59,9 @@ class Training:
         self.slots = s.dspark_block_size
         self.opt = Optimizer(model.w, specs, s.o_groups, self.biases.numel() + 1 + 2 * (self.slots + 1))
         self.bias_rate = torch.zeros((), device=device)
-        self.drafter = Drafter(model, compiled)
-        self.loss = torch.compile(draft_loss, dynamic=False) if compiled else draft_loss
+        eager = args.eager.split(",")
+        self.drafter = Drafter(model, compiled and "drafter" not in eager)
+        self.loss = torch.compile(draft_loss, dynamic=False) if compiled and "draft_loss" not in eager else draft_loss
         shape = (args.batch, args.length)
         self.ids, self.docs = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(2))
         self.anchors = torch.zeros(args.batch, args.anchors, dtype=torch.long, device=device)
