@@ -2,6 +2,8 @@
 
 Flat buffers make data-parallel training one all-reduce, and let a CUDA graph hold the whole update.
 """
+import math
+
 import torch
 
 MUON_NAMES = ("compressor.wkv.weight", "compressor.wgate.weight", "indexer.wk.weight")
@@ -112,8 +114,8 @@ class Optimizer:
         self.steps.add_(1)
         self.first.lerp_(g, 0.1)
         self.second.lerp_(g * g, 0.05)
-        first = self.first / (1 - 0.9**self.steps)
-        second = self.second / (1 - 0.95**self.steps)
+        first = self.first / (1 - torch.exp(self.steps * math.log(0.9)))
+        second = self.second / (1 - torch.exp(self.steps * math.log(0.95)))
         rate = self.rate * self.adam_rate
         w = self.values[self.split:]
         w[:self.decay_end - self.split].mul_(1 - rate * self.decay)

@@ -1,6 +1,6 @@
 """Trains the backbone of `mini`, then its drafter. One process a GPU (torchrun), or one process on a CPU.
 
-  torchrun --standalone --nproc-per-node 4 train.py --tokens train.npy --heldout heldout.npy \\
+  torchrun --master-addr 127.0.0.1 --master-port 29511 --nproc-per-node 4 train.py --tokens train.npy --heldout heldout.npy \\
       --tokenizer tokenizer.json --out OUT --minutes 8 --drafter-minutes 4
   train.py --warm --vocabulary 4096 --out OTHER     compiles everything on random tokens, which fills the disk cache
   train.py --toy --out OUT                                 all of it at toy size on a CPU, in a minute
