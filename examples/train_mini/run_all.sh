@@ -26,7 +26,8 @@ cd "$here"
 
 train() {
   if [ "$device" = cuda ]; then
-    "$python" -m torch.distributed.run --standalone --nproc-per-node "$gpus" train.py "$@"
+    "$python" -m torch.distributed.run --master-addr 127.0.0.1 --master-port 29511 \
+      --nproc-per-node "$gpus" train.py "$@"
   else
     "$python" train.py --toy "$@"
   fi
@@ -39,6 +40,9 @@ stage_generate() {
       --seed "$g" --device "$device" --rows "${ROWS:-4096}" >"$folder/generate-$g.log" 2>&1 &
     pids+=($!)
   done
+  if [ "$device" = cuda ]; then # fills the compile cache meanwhile
+    train --warm --vocabulary "${VOCABULARY:-4096}" --out "$folder/warm" >"$folder/warm.log" 2>&1 || true
+  fi
   for p in "${pids[@]}"; do wait "$p"; done
   tail -qn 1 "$folder"/generate-*.log
 }
