@@ -18,9 +18,10 @@ RUNNING, FINISHED, TOO_LONG = 0, 1, 2
 class Batch:
     """`rows` rows of `slots` tokens. All rows share the tokens `prefix`, computed once.
 
-    A script is (segments, caps, temperature, cut): lists of at most MAX_SEGMENTS token lists and limits of free tokens,
-    the sampling temperature, and whether an empty line ends a turn once it has 12 tokens. Such a document is given up
-    when a line ends in a colon instead: a list follows, which would be cut after its first entry.
+    A script is (segments, temperature, no_lists). A segment is (tokens, cap, after, tail): forced tokens, the most free
+    tokens, from how many free tokens on an empty line ends the turn (0: never), and whether this segment continues the
+    turn before it where an empty line ended that one; where the turn ended by itself, a tail is skipped. With no_lists a
+    document is given up when an empty line follows a colon: a list begins, which would be cut after its first entry.
     """
 
     def __init__(self, model, tokenizer, prefix, rows, slots, device, min_p=0.06, seed=0, fast=False):
@@ -33,10 +34,10 @@ class Batch:
         self.free, self.status = z(rows), torch.full((rows,), FINISHED, dtype=torch.int32, device=device)
         self.current = z(rows, kind=torch.int64)
         self.queue = z(rows, slots, kind=torch.int64)
-        self.ends, self.caps = z(rows, MAX_SEGMENTS), z(rows, MAX_SEGMENTS)
+        self.ends, self.caps, self.after, self.tail = (z(rows, MAX_SEGMENTS) for _ in range(4))
         self.out = z(rows, slots, kind=torch.int64)
         self.temperature = torch.ones(rows, device=device)
-        self.cut = z(rows, kind=torch.bool)
+        self.no_lists = z(rows, kind=torch.bool)
         self.seed = torch.full((1,), seed * 1_000_003 + 1, dtype=torch.int64, device=device)
         self.generator = torch.Generator(device).manual_seed(seed)
         text = [tokenizer.id_to_token(i) for i in range(model.embed.shape[0])]
@@ -53,20 +54,20 @@ class Batch:
         """Starts `scripts` in the rows `index` (numpy), which must not be running."""
         n = len(index)
         queue = np.zeros((n, self.slots), np.int64)
-        ends, caps = np.zeros((n, MAX_SEGMENTS), np.int32), np.zeros((n, MAX_SEGMENTS), np.int32)
+        parts = np.zeros((4, n, MAX_SEGMENTS), np.int32)
         small = np.zeros((n, 3), np.float32)
-        for r, (segments, limits, temperature, cut) in enumerate(scripts):
-            flat = [t for s in segments for t in s][: self.slots]
+        for r, (segments, temperature, no_lists) in enumerate(scripts):
+            flat = [t for s in segments for t in s[0]][: self.slots]
             queue[r, : len(flat)] = flat
-            ends[r, : len(segments)] = np.cumsum([len(s) for s in segments])
-            caps[r, : len(limits)] = limits
-            small[r] = len(segments), temperature, cut
+            parts[0, r, : len(segments)] = np.cumsum([len(s[0]) for s in segments])
+            parts[1:, r, : len(segments)] = np.array([s[1:] for s in segments]).T
+            small[r] = len(segments), temperature, no_lists
         at = torch.from_numpy(index).to(self.device)
-        move = lambda a: torch.from_numpy(a).to(self.device)
-        queue, small = move(queue), move(small)
-        self.queue[at], self.ends[at], self.caps[at] = queue, move(ends), move(caps)
+        queue, parts, small = (torch.from_numpy(x).to(self.device) for x in (queue, parts, small))
+        self.queue[at] = queue
+        self.ends[at], self.caps[at], self.after[at], self.tail[at] = parts
         self.current[at] = queue[:, 0]
-        self.turns[at], self.temperature[at], self.cut[at] = small[:, 0].int(), small[:, 1], small[:, 2] > 0
+        self.turns[at], self.temperature[at], self.no_lists[at] = small[:, 0].int(), small[:, 1], small[:, 2] > 0
         self.pos[at] = self.start
         self.taken[at] = 1
         self.turn[at], self.free[at], self.status[at] = 0, 0, RUNNING
@@ -94,23 +95,28 @@ class Batch:
         running = self.status == RUNNING
         at = self.pos.long()[:, None]
         self.out.scatter_(1, at, torch.where(running[:, None], self.current[:, None], self.out.gather(1, at)))
-        turn = self.turn.long().clamp(max=MAX_SEGMENTS - 1)[:, None]
-        end, cap = self.ends.gather(1, turn)[:, 0], self.caps.gather(1, turn)[:, 0]
+        turn = self.turn.long().clamp(max=MAX_SEGMENTS - 2)[:, None]
+        end, cap, after = (x.gather(1, turn)[:, 0] for x in (self.ends, self.caps, self.after))
+        tail = (self.tail.gather(1, turn + 1)[:, 0] > 0) & (self.turn + 1 < self.turns)
         forced = self.taken < end
         queued = self.queue.gather(1, self.taken.long().clamp(max=self.slots - 1)[:, None])[:, 0]
-        gap = self.is_gap[drawn] | (self.is_line[drawn] & self.is_line[self.current])
-        gap &= self.cut & ~forced
-        listed = gap & self.is_colon[self.current]
-        drawn = torch.where(gap & ~listed & (self.free >= 12), T.END_OF_TURN, drawn)
-        ended = running & ~forced & (drawn == T.END_OF_TURN)
+        free = running & ~forced
+        gap = free & (self.is_gap[drawn] | (self.is_line[drawn] & self.is_line[self.current]))
+        listed = gap & self.no_lists & self.is_colon[self.current]
+        cut = gap & ~listed & (after > 0) & (self.free >= after)
+        natural = free & (drawn == T.END_OF_TURN)
+        ended = cut | natural
+        go_on, skip = cut & tail, natural & tail
+        self.turn += ended.int() + skip.int()
+        last = ended & ~go_on & (self.turn >= self.turns)
+        from_queue = (running & forced) | go_on
+        self.taken.copy_(torch.where(skip, self.ends.gather(1, turn + 1)[:, 0], self.taken + from_queue.int()))
         self.free.copy_(torch.where(forced | ended, 0, self.free + 1))
-        self.taken += (forced & running).int()
-        self.turn += ended.int()
-        last = ended & (self.turn >= self.turns)
         long = running & ~last & (listed | (self.pos + 2 >= self.slots) | (self.free > cap))
         status = torch.where(last, FINISHED, torch.where(long, TOO_LONG, self.status))
         self.status.copy_(torch.where(running, status, self.status))
-        self.current.copy_(torch.where(running, torch.where(forced, queued, drawn), self.current))
+        drawn = torch.where(from_queue, queued, torch.where(ended, T.END_OF_TURN, drawn))
+        self.current.copy_(torch.where(running, drawn, self.current))
         self.pos += running.int()
         self.pos.clamp_(max=self.slots - 1)
         self.seed += 1

@@ -8,10 +8,15 @@ PLAIN = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"
 
 
 def repeats(text):
-    """Share of the text's five-word runs that came before."""
-    words = text.lower().split()
-    runs = [tuple(words[i : i + 5]) for i in range(len(words) - 4)]
-    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+    """Whether the text goes in circles: four-word runs that come again, one word all over, few different words."""
+    words = [w.strip(".,;:!?\"'") for w in text.lower().split()]
+    runs = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
+    if runs and len(set(runs)) < 0.95 * len(runs):
+        return True
+    long = [w for w in words if len(w) > 3]
+    if len(long) >= 12 and max(long.count(w) for w in set(long)) > 0.2 * len(long):
+        return True
+    return len(text) < 600 and len(set(words)) < 0.5 * len(words)
 
 
 def clean(text):
@@ -43,7 +48,7 @@ def reason(kind, messages):
             return "answer length"
         if text[-1] not in ".!?\"')":
             return "answer end"
-        if repeats(text) > 0.12:
+        if repeats(text):
             return "repetition"
         if re.search(r"(.)\1{5}", text):
             return "run"

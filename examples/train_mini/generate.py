@@ -17,26 +17,33 @@ import filters
 import topics
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
-HEAT = {"story": 1.2, "write": 1.1, "free": 1.3}  # times --heat
-CAPS = {"story": 330, "write": 220}
+HEAT = {"story": 1.45, "write": 1.25, "free": 1.5}  # times --heat
+ENDINGS = ["In the end,", "From that day on,", "And so", "That night,", "At last,", "Finally,", "After that,", "And from then on,"]
 SHARD_BYTES = 8_000_000
 
 
 def script(tokenizer, plan, rng, heat):
-    """The plan as the batch wants it: forced tokens before each free turn, limits, temperature, short answers or not."""
-    parts, limits, text = [], [], ""
+    """The plan as the batch wants it. Answers end with their first paragraph, mostly; stories go on to the end of a
+    later paragraph and get a last one that is told how to begin."""
+    parts, rest, text = [], [], ""
+    story = plan["kind"] == "story"
+    short = plan["kind"] not in ("story", "write") and rng.random() < 0.9
     for role, content in plan["turns"]:
         text += f"{BEGIN}{role}\n"
         if content is not None:
             text += content + END + "\n"
+            continue
+        parts.append(text)
+        if role == "user":
+            rest.append((60, 0, 0))
         else:
-            parts.append(text)
-            limits.append(60 if role == "user" else CAPS.get(plan["kind"], 180))
-            text = "\n"
-    segments = [e.ids for e in tokenizer.encode_batch(parts)]
-    temperature = heat * (HEAT.get(plan["kind"], 0.9) + 0.2 * (rng.random() - 0.5))
-    cut = plan["kind"] not in ("story", "write") and rng.random() < 0.9
-    return segments, limits, temperature, cut
+            rest.append((330, rng.randrange(60, 150), 0) if story else (180, 12 if short else 0, 0))
+        if story and role == "assistant" and len(parts) < 3:
+            parts.append("\n\n" + rng.choice(ENDINGS))
+            rest.append((150, 12, 1))
+        text = "\n"
+    segments = [(e.ids, *r) for e, r in zip(tokenizer.encode_batch(parts), rest)]
+    return segments, heat * (HEAT.get(plan["kind"], 0.9) + 0.2 * (rng.random() - 0.5)), short
 
 
 def planner(path, seed, out, block, heat):
@@ -111,8 +118,8 @@ def main():
     a.add_argument("--slots", type=int, default=512)
     a.add_argument("--poll", type=int, default=16, help="steps between two looks at finished rows")
     a.add_argument("--system", default=topics.SYSTEM, help="the teacher's system message")
-    a.add_argument("--heat", type=float, default=0.6, help="temperature, roughly; stories are hotter")
-    a.add_argument("--min-p", type=float, default=0.08, help="tokens below this share of the best one are not drawn")
+    a.add_argument("--heat", type=float, default=0.5, help="temperature, roughly; stories are hotter")
+    a.add_argument("--min-p", type=float, default=0.1, help="tokens below this share of the best one are not drawn")
     a.add_argument("--writers", type=int, default=4)
     a.add_argument("--planners", type=int, default=2)
     a.add_argument("--no-graph", action="store_true")

@@ -21,7 +21,7 @@ import numpy as np
 import about
 
 BOS, EOS, SYSTEM, USER, ASSISTANT, END_THINK = 0, 1, 3, 4, 5, 7
-HELD_OUT = 0.004
+HELD_OUT = 0.006
 HELD_OUT_EACH = 4
 ABOUT = 0.0015  # documents about the model itself, as a share of all
 PLAIN_STORY, WITH_SYSTEM = 0.2, 0.08
