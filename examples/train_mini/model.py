@@ -2,8 +2,8 @@
 
 Two uses of one code path: training in BF16 with compiled parts, and checks in float32. Sequences are whole: T tokens
 from position 0, T a multiple of the window. Documents inside a sequence are told apart by ids in `docs`; bounded
-replay is simulated by a replay side in `encoder_side` and `decoder_side` (see replay.py in spirit: window attention
-acts only between positions of the same document and the same side).
+replay is simulated by a replay side in `encoder_side` and `decoder_side`: window attention acts only between positions
+of the same document and the same side.
 """
 import math
 import types
@@ -113,7 +113,7 @@ class Model:
 
     def streams(self, values):
         """values [..,D] in all streams, and the first site's pre (stream 0 only)."""
-        x = values.to(self.dtype).unsqueeze(-2).repeat_interleave(self.s.hc_mult, -2)
+        x = values.to(self.dtype).unsqueeze(-2).expand(*values.shape[:-1], self.s.hc_mult, -1).contiguous()
         pre = torch.zeros(*x.shape[:-1], device=self.device)
         pre[..., 0] = 1
         return x, pre
@@ -149,7 +149,7 @@ class Model:
         groups = torch.arange(score.shape[-1], device=self.device)
         newest = torch.where(visible, groups, -1).amax(-1, keepdim=True) // size
         best = torch.where(torch.arange(best.shape[-1], device=self.device) == newest, 1e30, best)
-        kept = self._best(best, most).repeat_interleave(size, -1)
+        kept = self._best(best, most).unsqueeze(-1).expand(*best.shape, size).flatten(-2)
         return kept[..., :score.shape[-1]]
 
     def _attention(self, l, u, shared, seg, docs, tables, record):
