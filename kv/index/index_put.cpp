@@ -47,7 +47,10 @@ result<put_reply> index_impl::put_all(std::span<const put_item> items, put_mode 
     auto& places = out.winners.emplace_back();
     const auto mine = now.find(e.id);
     const bool known = mine != now.end();
-    if (known && mine->second.info != e)
+    // A repair moves shards: only the primary's word (follow) may change where an extent lies.
+    extent_info before = known ? mine->second.info : e;
+    if (mode == put_mode::follow) before.targets = e.targets, before.epoch = e.epoch;
+    if (known && before != e)
       return fail(errc::invalid_argument, "extent {} is recorded with other contents; ids are never used twice",
                   to_string(e.id));
     extent_record r{e, known ? mine->second.expiry_s : 0, known ? mine->second.owned : 0};

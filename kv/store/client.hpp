@@ -128,7 +128,7 @@ class client {
   executor& home_;
   worker& compute_;
   const unix_clock& wall_;
-  buffer_pool pool_;
+  extent_memory pool_;
   byte_gate reads_, writes_;
   const uint64_t writer_;
   uint64_t next_low_ = 1;

@@ -8,7 +8,7 @@
 
 namespace troupe::kv {
 
-aligned_buffer buffer_pool::take(size_t bytes) {
+aligned_buffer extent_memory::take(size_t bytes) {
   {
     std::lock_guard lock(mutex_);
     for (size_t i = free_.size(); i-- > 0;) {
@@ -22,14 +22,14 @@ aligned_buffer buffer_pool::take(size_t bytes) {
   return aligned_buffer(bytes);
 }
 
-void buffer_pool::give_back(aligned_buffer b) {
+void extent_memory::give_back(aligned_buffer b) {
   std::lock_guard lock(mutex_);
   if (free_.size() >= keep_ && !free_.empty()) free_.erase(free_.begin());
   if (free_.size() < keep_) free_.push_back(std::move(b));
 }
 
 result<shard_buffers> make_shards(extent_info& info, std::span<const std::span<const std::byte>> blocks,
-                                  buffer_pool& pool) {
+                                  extent_memory& pool) {
   TROUPE_CHECK(blocks.size() == info.count, "{} blocks for an extent of {}", blocks.size(), info.count);
   TROUPE_TRY(auto code, codec::get(info.data, info.parity));
   shard_buffers out;

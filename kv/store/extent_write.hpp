@@ -24,9 +24,9 @@ struct shard_buffers {
 };
 
 /// Memory of extents that have been written, kept for the next ones: at most `keep` pieces. Thread safe.
-class buffer_pool {
+class extent_memory {
  public:
-  explicit buffer_pool(size_t keep) : keep_(keep) {}
+  explicit extent_memory(size_t keep) : keep_(keep) {}
   /// At least `bytes`; contents are unspecified.
   aligned_buffer take(size_t bytes);
   void give_back(aligned_buffer b);
@@ -41,7 +41,7 @@ class buffer_pool {
 /// fills in info.block_crcs and encodes the parity. info.count, block_bytes, lengths, data and parity are set. Errors:
 /// invalid_argument.
 result<shard_buffers> make_shards(extent_info& info, std::span<const std::span<const std::byte>> blocks,
-                                  buffer_pool& pool);
+                                  extent_memory& pool);
 
 /// Puts every shard on its target. A target that cannot take its shard is replaced by another one that holds none of
 /// this extent, as long as there is one. Reply: the info as written, with the targets that it lies on. On an error what

@@ -99,6 +99,21 @@ void local_owner::evict(uint64_t bytes, size_t limit, reply<reclaim_plan> done) 
   });
 }
 
+void local_owner::describe(std::vector<extent_id> extents, reply<std::vector<extent_info>> done) {
+  using infos = std::vector<extent_info>;
+  run<infos>(std::move(done), [this, extents = std::move(extents)]() -> result<infos> {
+    infos out;
+    for (const auto& id : extents) {
+      auto e = index_.extent(id, 0);  // at the beginning of time nothing has expired
+      if (e)
+        out.push_back(std::move(e->info));
+      else if (e.error().code != errc::not_found && e.error().code != errc::corrupt)
+        return fail(std::move(e.error()));
+    }
+    return out;
+  });
+}
+
 void local_owner::remove(std::vector<extent_id> extents, remove_why why, reply<remove_reply> done) {
   run<remove_reply>(std::move(done), [this, extents = std::move(extents), why, now = home_.now()] {
     return index_.remove(extents, why, wall_.now(), now);

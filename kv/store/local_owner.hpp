@@ -22,6 +22,7 @@ class local_owner final : public owner {
   void is_live(uint64_t lease, reply<bool> done) override;
   void expired(size_t limit, reply<reclaim_plan> done) override;
   void evict(uint64_t bytes, size_t limit, reply<reclaim_plan> done) override;
+  void describe(std::vector<extent_id> extents, reply<std::vector<extent_info>> done) override;
   void remove(std::vector<extent_id> extents, remove_why why, reply<remove_reply> done) override;
   void list(index_cursor at, size_t limit, reply<std::pair<std::vector<index_change>, index_cursor>> done) override;
   void restore(std::vector<extent_info> extents, reply<std::vector<extent_id>> done) override;

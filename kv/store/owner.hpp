@@ -57,10 +57,13 @@ class owner {
   virtual void release(uint64_t lease) = 0;
   /// Whether a lease still protects what is being read under it.
   virtual void is_live(uint64_t lease, reply<bool> done) = 0;
-  /// What has expired, at most `limit` extents.
+  /// What has expired, at most `limit` extents, replicas included. Only the primary owner of an extent may reclaim it,
+  /// because it alone knows the leases.
   virtual void expired(size_t limit, reply<reclaim_plan> done) = 0;
   /// What should go so that `bytes` of block data become free.
   virtual void evict(uint64_t bytes, size_t limit, reply<reclaim_plan> done) = 0;
+  /// The extents of these ids, expired or not; unknown ones are left out.
+  virtual void describe(std::vector<extent_id> extents, reply<std::vector<extent_info>> done) = 0;
   /// Takes extents out of the index; afterwards their shards are to be removed.
   virtual void remove(std::vector<extent_id> extents, remove_why why, reply<remove_reply> done) = 0;
   /// Everything, expired or not, in the order of extent ids; `at` moves on (reply: the cursor to go on from).

@@ -28,7 +28,7 @@ struct fixture {
   manual_executor home;
   std::vector<std::unique_ptr<scripted_target>> targets;
   members who;
-  buffer_pool pool{4};
+  extent_memory pool{4};
   extent_info info;
   std::vector<std::vector<std::byte>> blocks;
 

@@ -1,0 +1,300 @@
+#include "kv/store/scrub.hpp"
+
+#include <algorithm>
+
+#include "kv/store/extent_write.hpp"
+#include "kv/store/scrub_state.hpp"
+
+namespace troupe::kv {
+
+bool scrub_report::clean() const {
+  return missing == 0 && rotten == 0 && orphans == young_orphans && strays == 0 && lost == 0 && index_findings == 0 &&
+         unreplicated == 0 && absent.empty() && !stopped;
+}
+
+bool scrub_report::repaired() const { return waiting == 0 && lost == dropped && absent.empty() && !stopped; }
+
+namespace detail {
+namespace {
+
+constexpr size_t damage_batch = 64;
+
+// The members in which a shard's footer and the index may differ: the index knows moves and extensions.
+bool same_extent(const extent_info& footer, const extent_info& record) {
+  extent_info a = footer;
+  a.targets = record.targets;
+  a.epoch = record.epoch;
+  a.expiry = record.expiry;
+  a.traffic = record.traffic;
+  return a == record;
+}
+
+struct counting {
+  size_t left = 1;
+  std::function<void()> then;
+  void done() {
+    if (--left == 0) then();
+  }
+};
+
+// Frees shards one by one where they were found.
+void remove_found(const std::shared_ptr<scrubbing>& s, const std::vector<std::pair<target_id, shard_key>>& which,
+                  std::function<void()> done) {
+  auto c = std::make_shared<counting>();
+  c->then = std::move(done);
+  for (const auto& [t, key] : which) {
+    ++c->left;
+    s->who.targets.at(t)->remove({key}, [c](result<void>) { c->done(); });
+  }
+  s->home.post([c] { c->done(); });
+}
+
+flow check_index(std::shared_ptr<scrubbing> s, reply<void> done) {
+  for (owner* o : s->who.owners) {
+    index_cursor at;
+    while (!at.done && !s->stop()) {
+      using page = std::pair<std::vector<index_finding>, index_cursor>;
+      auto r = co_await answer_of<page>([&](reply<page> back) { o->check(at, 1024, s->options.repair, back); });
+      if (!r) {
+        done(fail(r.error()));
+        co_return;
+      }
+      for (const auto& f : r->first) {
+        ++s->out.index_findings;
+        s->note(fmt::format("index owner {}: {}", o->id().value, f.what));
+        // The blocks of a record that had to go are still on the targets.
+        s->restore |= s->options.repair;
+      }
+      at = r->second;
+    }
+  }
+  done({});
+}
+
+flow run(std::shared_ptr<scrubbing> s, reply<scrub_report> done) {
+  s->restore = s->options.restore;
+  auto index = co_await answer_of<void>([&](reply<void> back) { check_index(s, back); });
+  if (!index) {
+    done(fail(index.error()));
+    co_return;
+  }
+  s->walk = std::make_shared<extent_walk>(s->who, s->home);
+  while (!s->stop()) {
+    using next = std::optional<found_extent>;
+    auto r = co_await answer_of<next>([&](reply<next> back) { s->walk->next(back); });
+    if (!r) {
+      co_await s->group;
+      done(fail(r.error()));
+      co_return;
+    }
+    if (!*r) break;
+    found_extent found = std::move(**r);
+    uint64_t bytes = 0;
+    for (const auto& [t, f] : found.shards) bytes += f.payload_bytes;
+    s->group.add();
+    co_await entry_of(s->gate, s->home, bytes);
+    inspect(s, std::move(found), bytes);
+    if (s->damaged.size() >= damage_batch) {
+      co_await s->group;
+      co_await signal_of([&](std::function<void()> back) { repair_all(s, back); });
+    }
+  }
+  co_await s->group;
+  co_await signal_of([&](std::function<void()> back) { repair_all(s, back); });
+  s->out.stopped = s->stop();
+  s->out.absent.assign(s->walk->absent().begin(), s->walk->absent().end());
+  done(s->out);
+}
+
+}  // namespace
+
+void tell_moved(const std::shared_ptr<scrubbing>& s, const std::vector<owner*>& owners, index_change record,
+                std::function<void()> done) {
+  auto c = std::make_shared<counting>();
+  c->then = std::move(done);
+  for (owner* o : owners) {
+    ++c->left;
+    o->apply({record}, [c](result<void>) { c->done(); });
+  }
+  s->home.post([c] { c->done(); });
+}
+
+flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_bytes) {
+  scrub_report& out = s->out;
+  const bool repair = s->options.repair;
+  if (found.records.empty() && s->restore && repair && !found.shards.empty()) {
+    // Bring the record back if enough shards are there; where they are now is what counts, not what footers say.
+    extent_info info = found.shards.front().second.extent;
+    std::set<uint32_t> have;
+    for (const auto& [t, f] : found.shards) {
+      if (!same_extent(f.extent, info)) continue;
+      info.targets[f.shard] = t;
+      have.insert(f.shard);
+    }
+    if (have.size() >= info.data) {
+      for (owner* o : owners_of(s->who, info.slot_first)) {
+        auto r = co_await answer_of<std::vector<extent_id>>(
+            [&](reply<std::vector<extent_id>> back) { o->restore({info}, back); });
+        if (!r || !r->empty()) continue;
+        crash_point(s->options.crash, "scrub.restored");
+        lookup_request ask;
+        ask.hashes = info.hashes;
+        auto back_in = co_await answer_of<lookup_reply>([&](reply<lookup_reply> back) { o->lookup(ask, back); });
+        if (!back_in) continue;
+        for (const auto& e : back_in->extents) {
+          if (e.info.id != found.id) continue;
+          index_change change;
+          change.info = e.info;
+          change.expiry_s = e.expiry_s;
+          change.owned = e.owned;
+          found.records[o->id()] = change;
+        }
+      }
+      if (!found.records.empty()) ++out.restored;
+    }
+  }
+  std::vector<std::pair<target_id, shard_key>> unwanted;
+  if (found.records.empty()) {
+    for (const auto& [t, f] : found.shards) {
+      ++out.orphans;
+      const bool young = f.extent.written + s->options.orphan_grace_s >= s->wall.now() && s->options.orphan_grace_s > 0;
+      if (young)
+        ++out.young_orphans;
+      else
+        unwanted.emplace_back(t, shard_key{f.extent.id, f.shard});
+    }
+    if (!unwanted.empty())
+      s->note(fmt::format("extent {}: {} shards without a record", to_string(found.id), unwanted.size()));
+    // Without its record an extent looks like an orphan also when the rest of it is on a target that is away.
+    const bool sure = !s->restore || s->walk->absent().empty();
+    if (repair && sure && !unwanted.empty()) {
+      co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
+      crash_point(s->options.crash, "scrub.orphans_removed");
+      out.removed_orphans += unwanted.size();
+    }
+    s->gate.leave(gate_bytes);
+    if (s->options.progress) s->options.progress(out);
+    s->group.done();
+    co_return;
+  }
+
+  damage d;
+  d.record = found.records.begin()->second;
+  const extent_info info = d.record.info;
+  ++out.extents;
+  out.blocks += info.count;
+  for (uint32_t b = 0; b < info.count; ++b) out.block_bytes += info.length(b);
+  for (owner* o : s->who.owners) {
+    if (found.records.contains(o->id())) d.owners.push_back(o);
+  }
+  std::vector<owner*> lacking;
+  for (owner* o : owners_of(s->who, info.slot_first)) {
+    if (!found.records.contains(o->id())) lacking.push_back(o);
+  }
+  if (!lacking.empty()) {
+    out.unreplicated += lacking.size();
+    s->note(fmt::format("extent {}: {} index owners lack its record", to_string(found.id), lacking.size()));
+    if (repair) co_await signal_of([&](std::function<void()> back) { tell_moved(s, lacking, d.record, back); });
+  }
+
+  // Every shard that was found is read; then the index's places are filled, strays where they are needed.
+  std::vector<uint8_t> good(found.shards.size(), 0);
+  {
+    wait_group checks(s->home);
+    for (size_t i = 0; i < found.shards.size(); ++i) {
+      const auto& [t, f] = found.shards[i];
+      if (!same_extent(f.extent, info)) continue;
+      checks.add();
+      ++out.shards;
+      out.shard_bytes += f.payload_bytes;
+      s->who.targets.at(t)->check({found.id, f.shard}, [&good, &checks, i](result<void> r) {
+        good[i] = r ? 1 : 0;
+        checks.done();
+      });
+    }
+    co_await checks;
+  }
+  std::vector<bool> used(found.shards.size(), false);
+  auto updated = info;
+  bool moved = false, absent = false;
+  for (uint32_t shard = 0; shard < info.shards(); ++shard) {
+    const target_id where = info.targets[shard];
+    size_t at = SIZE_MAX, other = SIZE_MAX;
+    for (size_t i = 0; i < found.shards.size(); ++i) {
+      const auto& [t, f] = found.shards[i];
+      if (f.shard != shard) continue;
+      if (t == where)
+        at = i;
+      else if (good[i] && std::find(info.targets.begin(), info.targets.end(), t) == info.targets.end())
+        other = i;
+    }
+    if (at != SIZE_MAX) used[at] = true;
+    if (at != SIZE_MAX && good[at]) {
+      d.good.emplace_back(where, shard);
+      continue;
+    }
+    if (at != SIZE_MAX) {
+      ++out.rotten;
+      d.rotten.emplace_back(where, shard);
+      s->note(fmt::format("extent {}: shard {} on target {} does not hold its checksum", to_string(found.id), shard,
+                          where.value));
+    } else {
+      ++out.missing;
+      absent |= where != target_id{0} && (s->walk->absent().contains(where) || !s->who.targets.contains(where));
+      s->note(fmt::format("extent {}: shard {} is missing on target {}", to_string(found.id), shard, where.value));
+    }
+    if (other != SIZE_MAX && repair) {  // a rebuild that was cut before the index knew of it
+      used[other] = true;
+      updated.targets[shard] = found.shards[other].first;
+      d.good.emplace_back(updated.targets[shard], shard);
+      moved = true;
+      ++out.adopted;
+      continue;
+    }
+    d.lost.push_back(shard);
+  }
+  for (size_t i = 0; i < found.shards.size(); ++i) {
+    if (!used[i]) unwanted.emplace_back(found.shards[i].first, shard_key{found.id, found.shards[i].second.shard});
+  }
+  out.strays += unwanted.size();
+  if (moved) {
+    d.record.info = updated;
+    co_await signal_of([&](std::function<void()> back) { tell_moved(s, d.owners, d.record, back); });
+    crash_point(s->options.crash, "scrub.adopted");
+  }
+  if (d.good.size() < info.data) {
+    ++out.lost;
+    s->note(fmt::format("extent {}: {} of {} shards are good, {} are needed: its {} blocks are lost",
+                        to_string(found.id), d.good.size(), info.shards(), info.data, info.count));
+    if (repair && !absent) {
+      for (owner* o : d.owners) {
+        co_await answer_of<remove_reply>(
+            [&](reply<remove_reply> back) { o->remove({found.id}, remove_why::lost, back); });
+      }
+      crash_point(s->options.crash, "scrub.dropped");
+      for (const auto& [t, f] : found.shards) unwanted.emplace_back(t, shard_key{found.id, f.shard});
+      ++out.dropped;
+    } else if (repair) {
+      ++out.waiting;
+    }
+  } else if (!d.lost.empty() && repair) {
+    s->damaged.push_back(std::move(d));
+  }
+  if (repair && !unwanted.empty()) {
+    co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
+    crash_point(s->options.crash, "scrub.strays_removed");
+    out.removed_strays += unwanted.size();
+  }
+  s->gate.leave(gate_bytes);
+  if (s->options.progress) s->options.progress(out);
+  s->group.done();
+}
+
+}  // namespace detail
+
+void scrub(members who, scrub_options options, executor& home, const unix_clock& wall, reply<scrub_report> done) {
+  auto s = std::make_shared<detail::scrubbing>(std::move(who), std::move(options), home, wall);
+  detail::run(std::move(s), std::move(done));
+}
+
+}  // namespace troupe::kv

@@ -1,0 +1,53 @@
+// Inside of scrub: what its parts share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kv/store/flow.hpp"
+#include "kv/store/scrub.hpp"
+#include "kv/store/walk.hpp"
+
+namespace troupe::kv::detail {
+
+/// An extent that lacks shards: where good ones are, and which are to be made.
+struct damage {
+  index_change record;
+  std::vector<owner*> owners;                          // that hold the record
+  std::vector<std::pair<target_id, uint32_t>> good;    // target, shard
+  std::vector<uint32_t> lost;                          // shards
+  std::vector<std::pair<target_id, uint32_t>> rotten;  // to be removed where their shard is made elsewhere
+};
+
+/// One run.
+struct scrubbing {
+  scrubbing(members w, scrub_options o, executor& h, const unix_clock& c)
+      : who(std::move(w)), options(std::move(o)), home(h), wall(c), gate(options.window), group(h) {}
+  members who;
+  scrub_options options;
+  executor& home;
+  const unix_clock& wall;
+  byte_gate gate;
+  wait_group group;
+  scrub_report out;
+  std::vector<damage> damaged;
+  std::shared_ptr<extent_walk> walk;
+  bool restore = false;  // options.restore, or records were found damaged
+
+  void note(std::string text) {
+    if (out.notes.size() < 100) out.notes.push_back(std::move(text));
+  }
+  bool stop() const { return options.stop && options.stop->load(); }
+};
+
+/// Looks at one extent that was met; counts, removes orphans, adds to `damaged`. Leaves the gate and the group.
+flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_bytes);
+
+/// Rebuilds what is in `damaged` and empties it.
+flow repair_all(std::shared_ptr<scrubbing> s, std::function<void()> done);
+
+/// Where the index says the shards are now, told to all owners that hold the record.
+void tell_moved(const std::shared_ptr<scrubbing>& s, const std::vector<owner*>& owners, index_change record,
+                std::function<void()> done);
+
+}  // namespace troupe::kv::detail
