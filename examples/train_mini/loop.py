@@ -1,4 +1,5 @@
 """What both trainings share: ranks, CUDA graphs with an eager all-reduce between, time-based schedule, logging."""
+import gc
 import os
 import time
 
@@ -45,6 +46,13 @@ class Ranks:
         if self.world > 1:
             dist.barrier()
             dist.destroy_process_group()
+
+
+def free_memory(ranks):
+    """Returns cached memory of the GPU, after something large was dropped."""
+    if ranks.device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 class Step:

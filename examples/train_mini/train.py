@@ -193,9 +193,12 @@ def train_backbone(args, ranks, model, specials, sizes, log):
         b.buffers(batch, length)
         b.fill(b.stream, True)
         b.bias_rate.zero_()
+        step = None  # the graph of the stage before goes first, with its memory
+        loop.free_memory(ranks)
         step = loop.Step(ranks, b.opt, b.step, b.balance, not args.no_graph)
         if args.warm:
             step()
+            ranks.say(f"length {length}: compiled after {time.monotonic() - begun:.0f} s")
             continue
         ranks.say(f"length {length}: ready after {time.monotonic() - begun:.0f} s")
         if clock is None:
@@ -213,7 +216,7 @@ def train_backbone(args, ranks, model, specials, sizes, log):
             if clock.elapsed() - reported >= args.eval_every:
                 reported = clock.elapsed()
                 report(b, args, ranks, log, progress, steps, tokens, clock, length)
-        del step
+    step = None
     if args.warm:
         b.evaluate(1)
         return
@@ -275,8 +278,7 @@ def main():
         train_backbone(args, ranks, model, specials, sizes, log)
     if args.phase != "main":
         model.w = {k: v.detach().clone() for k, v in model.w.items()}
-        if cuda:
-            torch.cuda.empty_cache()
+        loop.free_memory(ranks)
         train_drafter(args, ranks, model, specials, log)
     ranks.close()
 

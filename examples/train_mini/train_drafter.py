@@ -4,6 +4,8 @@ First on the training text, then on text that the backbone writes itself (greedy
 learns the engine's event: the draft equals the keyed sample of the target, argmax(logits / t + noise) with the same
 noise for both, temperatures mixed.
 """
+import time
+
 import torch
 
 import checkpoint
@@ -142,6 +144,7 @@ class Training:
 
 def train_drafter(args, ranks, model, specials, log):
     """The whole schedule of the drafter; writes OUT/final.pt."""
+    begun = time.monotonic()
     t = Training(args, ranks, model, specials)
     t.fill()
     step = loop.Step(ranks, t.opt, t.step, t.balance, not args.no_graph)
@@ -149,8 +152,9 @@ def train_drafter(args, ranks, model, specials, log):
         t.write_own(None, 0)
         t.fill()
         step()
+        ranks.say(f"drafter: compiled after {time.monotonic() - begun:.0f} s")
         return
-    ranks.say("drafter: ready")
+    ranks.say(f"drafter: ready after {time.monotonic() - begun:.0f} s")
     clock, steps, reported = loop.Clock(ranks, args.drafter_minutes * 60), 0, 0.0
     clock.every = 1 if args.toy else 5
     while (progress := clock.tick()) < 1:
