@@ -46,6 +46,8 @@ void add_status(CLI::App& app, context& ctx);
 void add_config(CLI::App& app, context& ctx);
 /// `troupe policy`.
 void add_policy(CLI::App& app, context& ctx);
+/// `troupe kv`.
+void add_kv(CLI::App& app, context& ctx);
 void add_version(CLI::App& app, context& ctx);
 
 /// Prints "troupe COMMAND: TEXT" to stderr and returns `code`.
