@@ -21,11 +21,6 @@ using packer = msgpack::packer<sink>;
 
 std::span<const std::byte> bytes_of(std::string_view s) { return std::as_bytes(std::span(s.data(), s.size())); }
 
-uint32_t checksum(std::string_view key, std::string_view value) {
-  const uint32_t head = crc32c(bytes_of(key), crc32c(bytes_of(value.substr(0, 1))));
-  return crc32c(bytes_of(value.substr(header_bytes)), head);
-}
-
 template <class F>
 std::string seal(std::string_view key, size_t expected, F&& pack) {
   std::string out(header_bytes, '\0');
@@ -34,7 +29,7 @@ std::string seal(std::string_view key, size_t expected, F&& pack) {
   sink s{out};
   packer p(s);
   pack(p);
-  const uint32_t crc = checksum(key, out);
+  const uint32_t crc = record_checksum(key, out);
   std::memcpy(out.data() + 1, &crc, sizeof crc);
   return out;
 }
@@ -103,7 +98,8 @@ result<msgpack::object_handle> open(family f, std::string_view key, std::string_
   if (value.size() <= header_bytes) return fail(errc::corrupt, "{} record of {} bytes", to_string(f), value.size());
   uint32_t crc = 0;
   std::memcpy(&crc, value.data() + 1, sizeof crc);
-  if (crc != checksum(key, value)) return fail(errc::corrupt, "{} record: its checksum does not hold", to_string(f));
+  if (crc != record_checksum(key, value))
+    return fail(errc::corrupt, "{} record: its checksum does not hold", to_string(f));
   if (static_cast<uint8_t>(value[0]) != record_version)
     return fail(errc::unsupported, "{} record of version {}, this program reads {}; use the version that wrote it",
                 to_string(f), static_cast<int>(static_cast<uint8_t>(value[0])), record_version);
@@ -124,6 +120,11 @@ tl::unexpected<error> nonsense(family f) {
 }
 
 }  // namespace
+
+uint32_t record_checksum(std::string_view key, std::string_view value) {
+  const uint32_t head = crc32c(bytes_of(key), crc32c(bytes_of(value.substr(0, 1))));
+  return crc32c(bytes_of(value.substr(header_bytes)), head);
+}
 
 std::string encode(std::string_view key, const block_record& r) {
   return seal(key, 32, [&](packer& p) {

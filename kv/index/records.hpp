@@ -36,6 +36,9 @@ struct expiry_record {
   bool operator==(const expiry_record&) const = default;
 };
 
+/// CRC32C of the key and of the value (of at least 5 bytes) without its checksum.
+uint32_t record_checksum(std::string_view key, std::string_view value);
+
 /// Encodes the value of `key`.
 std::string encode(std::string_view key, const block_record& r);
 std::string encode(std::string_view key, const extent_record& r);

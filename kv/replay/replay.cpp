@@ -111,6 +111,11 @@ result<replay_index_counts> replay_index(std::span<const trace_request> trace, b
   if (shape.block_tokens == 0 || trace_block_tokens % shape.block_tokens != 0)
     return fail(errc::invalid_argument, "block_tokens {}: a divisor of {} expected", shape.block_tokens,
                 trace_block_tokens);
+  if (shape.data < 1 || shape.data > max_data_shards || shape.parity > max_parity_shards || shape.block_bytes < 1 ||
+      shape.block_bytes > max_block_bytes)
+    return fail(errc::invalid_argument,
+                "{}+{} shards of blocks of {} bytes: 1 to {} data, up to {} parity, 1 to {} bytes", shape.data,
+                shape.parity, shape.block_bytes, max_data_shards, max_parity_shards, max_block_bytes);
   replay_index_counts out;
   std::unordered_set<block_hash> seen;
   extent_id next{1, 0};
@@ -156,8 +161,8 @@ result<replay_index_counts> replay_index(std::span<const trace_request> trace, b
       e.hashes.assign(chain.begin() + static_cast<ptrdiff_t>(at), chain.begin() + static_cast<ptrdiff_t>(end));
       if (at > 0) e.parent = chain[at - 1];
       e.slot_first = chain[at / slot_blocks * slot_blocks];
-      e.data = static_cast<uint8_t>(std::min<uint32_t>(shape.data, UINT8_MAX));
-      e.parity = static_cast<uint8_t>(std::min<uint32_t>(shape.parity, UINT8_MAX));
+      e.data = static_cast<uint8_t>(shape.data);
+      e.parity = static_cast<uint8_t>(shape.parity);
       for (uint32_t i = 0; i < e.shards(); ++i) e.targets.push_back(target_id{i + 1});
       e.traffic = traffic_class::chatbot;
       e.written = now_s;

@@ -98,9 +98,9 @@ TEST(replay_test, an_index_with_little_room_stays_within_it) {
   const auto trace = small_trace();
   memory_db database;
   const auto index = open_index(database, {.step_s = 1, .hold_after_open = false});
-  const auto r = replay_index(trace, *index, {.lru_blocks = 14}, start_s);
+  const auto r = replay_index(trace, *index, {.lru_blocks = 10}, start_s);
   ASSERT_TRUE(r) << r.error().message;
-  EXPECT_LE(index->stats(start_s).blocks, 14u);
+  EXPECT_LE(index->stats(start_s).blocks, 10u);
   EXPECT_LT(r->hit_blocks, r->per_block_hits);
   EXPECT_EQ(findings(*index), std::vector<std::string>{});
 }
