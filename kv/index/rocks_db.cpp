@@ -178,6 +178,8 @@ rdb::ColumnFamilyOptions rocks::family_options(family f) {
   t.block_size = 4096;
   t.format_version = 5;
   if (f != family::expiry) {  // expiry is only scanned and read by whole keys that are known to be there
+    o.memtable_prefix_bloom_size_ratio = 0.05;  // most looks for a new block end in the memtables' filters
+    o.memtable_whole_key_filtering = true;
     t.filter_policy.reset(rdb::NewBloomFilterPolicy(10));
     t.data_block_index_type = rdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
   }
