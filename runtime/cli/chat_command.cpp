@@ -19,7 +19,7 @@ using json = nlohmann::json;
 struct options : cluster_options {
   std::string url, once, system, model;
   uint32_t max_tokens = 256;
-  double temperature = 0.6, top_p = 0.95;  // small models wander off at 1
+  double temperature = -1, top_p = -1;  // negative: the model's own
   int64_t seed = -1;
 };
 
@@ -46,12 +46,9 @@ http_request request_to(const config::address& server) {
 // Sends the conversation, prints the answer as it comes and returns it.
 result<std::string> turn(const config::address& server, const options& o, const std::string& model,
                          const json& messages) {
-  json body{{"model", model},
-            {"messages", messages},
-            {"stream", true},
-            {"max_tokens", o.max_tokens},
-            {"temperature", o.temperature},
-            {"top_p", o.top_p}};
+  json body{{"model", model}, {"messages", messages}, {"stream", true}, {"max_tokens", o.max_tokens}};
+  if (o.temperature >= 0) body["temperature"] = o.temperature;
+  if (o.top_p >= 0) body["top_p"] = o.top_p;
   if (o.seed >= 0) body["seed"] = o.seed;
   http_request r = request_to(server);
   r.target = "/v1/chat/completions";
@@ -125,11 +122,10 @@ void add_chat(CLI::App& app, context& ctx) {
   c->add_option("--system", o->system, "System message");
   c->add_option("--model", o->model, "Model to ask for; the served one by default");
   c->add_option("--max-tokens", o->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
-      ->capture_default_str()
+  c->add_option("--temperature", o->temperature,
+                "0 always takes the likeliest token; by default what the model asks for")
       ->check(CLI::Range(0.0, 2.0));
   c->add_option("--top-p", o->top_p, "Sample from the likeliest tokens of this total probability")
-      ->capture_default_str()
       ->check(CLI::Range(0.01, 1.0));
   c->add_option("--seed", o->seed, "Makes the answer repeatable");
   c->footer(

@@ -308,7 +308,8 @@ void refuse_unsupported(fields& f) {
 
 }  // namespace
 
-api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t vocabulary) {
+api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t vocabulary,
+                                      const sampling_defaults& defaults) {
   if (deeper_than(body, api_limits::json_depth))
     return bad("", "the body nests deeper than {} levels", api_limits::json_depth);
   json doc;
@@ -323,6 +324,9 @@ api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t
 
   api_request r;
   r.chat = chat;
+  r.temperature = defaults.temperature;
+  r.top_p = defaults.top_p;
+  r.top_k = defaults.top_k;
   fields f(doc);
   const json* model = f.get("model");
   if (model == nullptr) return bad("model", "model is missing");

@@ -12,6 +12,7 @@
 
 #include "kernels/engine/engine.hpp"
 #include "runtime/gateway/api_error.hpp"
+#include "runtime/gateway/sampling_defaults.hpp"
 #include "runtime/recipe/chat.hpp"
 
 namespace troupe::gateway {
@@ -39,7 +40,8 @@ struct api_limits {
   static constexpr size_t stops = 16, stop_bytes = 256, json_depth = 64;
 };
 
-/// Parses a body. `vocabulary` bounds token ids in `prompt`.
-api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t vocabulary);
+/// Parses a body. `vocabulary` bounds token ids in `prompt`; `defaults` are what the body leaves out.
+api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t vocabulary,
+                                      const sampling_defaults& defaults = {});
 
 }  // namespace troupe::gateway

@@ -76,7 +76,7 @@ std::shared_ptr<completion> completion::start(std::shared_ptr<core> shared, std:
 api_result<completion::prepared> completion::prepare(core& shared, const std::string& body, bool chat,
                                                      const client& who) {
   const kernels::model_facts& facts = shared.gen.facts();
-  auto request = parse_request(body, chat, facts.vocabulary);
+  auto request = parse_request(body, chat, facts.vocabulary, shared.opts.sampling);
   if (!request) return tl::unexpected(std::move(request.error()));
   const char* field = chat ? "messages" : "prompt";
   if (request->model != shared.model) {

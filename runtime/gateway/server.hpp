@@ -22,6 +22,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/gateway/generator.hpp"
+#include "runtime/gateway/sampling_defaults.hpp"
 #include "runtime/observe/metrics.hpp"
 #include "runtime/recipe/recipe.hpp"
 
@@ -39,6 +40,7 @@ struct options {
                                         // client has read it (at most 2 s), those beyond at once; all are counted
   uint32_t max_requests = 1024;         // generations at once; further ones get 429 with Retry-After
   uint64_t max_body_bytes = 32u << 20;  // beyond: 413
+  sampling_defaults sampling;           // of requests that say nothing
   uint32_t max_header_bytes = 16u << 10;                   // beyond: 431
   nanoseconds request_timeout = std::chrono::seconds(30);  // from a request's first byte to its last; beyond: 408
   nanoseconds idle_timeout = std::chrono::seconds(75);     // a connection without a request is closed

@@ -54,10 +54,12 @@ result<std::unique_ptr<front>> front::start(const config::settings& s, actor_net
   std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
   TROUPE_TRY(auto facts, read_facts(s.model.path, name, std::min(s.prefill.max_context, s.decode.max_context)));
   TROUPE_TRY(auto recipe, load_recipe(s.model));
+  gateway::options options = server_options(s.front, name);
+  TROUPE_TRY(options.sampling, gateway::read_sampling_defaults(s.model.path));
   uint64_t seed = entropy_seed();
   log::info("seeds of requests that name none come from {}", seed);
   std::unique_ptr<front> f(new front(net, std::move(facts), name));
-  TROUPE_TRY(f->server_, gateway::server::start(server_options(s.front, name), std::move(recipe), f->generator_,
+  TROUPE_TRY(f->server_, gateway::server::start(std::move(options), std::move(recipe), f->generator_,
                                                 f->metrics_, steady_clock(), rng(seed)));
   return f;
 }

@@ -1,7 +1,10 @@
 // Bodies: every wrong type is refused with the field's name, one row each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "runtime/gateway/api_request.hpp"
@@ -187,6 +190,43 @@ TEST(request, forms_that_are_fine) {
   EXPECT_EQ(r->seed, (uint64_t{1} << 53) - 1);
   EXPECT_EQ(r->top_k, 0u);
   EXPECT_EQ(r->logprobs, 0);
+}
+
+TEST(request, what_it_leaves_out_is_what_the_model_wants) {
+  const std::string folder = ::testing::TempDir() + "troupe-generation-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/generation_config.json";
+  auto with = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return read_sampling_defaults(folder);
+  };
+  EXPECT_EQ(*read_sampling_defaults(folder + "/none"), sampling_defaults{});
+  auto d = with(R"({"temperature": 0.6, "top_p": 0.95, "top_k": 40, "eos_token_id": 1, "do_sample": true})");
+  ASSERT_TRUE(d) << d.error().message;
+  EXPECT_EQ(*d, (sampling_defaults{0.6f, 0.95f, 40}));
+  for (bool chat : {false, true}) {
+    auto r = parse_request(good(chat).dump(), chat, 512, *d);
+    ASSERT_TRUE(r);
+    EXPECT_EQ(r->temperature, 0.6f);
+    EXPECT_EQ(r->top_p, 0.95f);
+    EXPECT_EQ(r->top_k, 40u);
+    json body = good(chat);
+    body.update(json{{"temperature", 1.5}, {"top_p", 1}, {"top_k", -1}});
+    r = parse_request(body.dump(), chat, 512, *d);
+    ASSERT_TRUE(r);
+    EXPECT_EQ(r->temperature, 1.5f);
+    EXPECT_EQ(r->top_p, 1);
+    EXPECT_EQ(r->top_k, 0u);
+  }
+  EXPECT_EQ(with(R"({"do_sample": false, "temperature": 0.6})")->temperature, 0);
+  EXPECT_EQ(*with(R"({"temperature": null})"), sampling_defaults{});
+  for (const char* bad : {"", "[]", R"({"temperature": 3})", R"({"temperature": "x"})", R"({"top_p": 0})",
+                          R"({"top_k": -5})"}) {
+    auto broken = with(bad);
+    ASSERT_FALSE(broken) << bad;
+    EXPECT_THAT(broken.error().message, ::testing::HasSubstr(path)) << bad;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
