@@ -43,6 +43,15 @@ result<void> shard_store::impl::open() {
     return r;
   }
   TROUPE_TRY(const auto numbers, device_disk.chunks());
+  if (known && numbers.empty() && !options.accept_blank_disk) {
+    TROUPE_TRY(const bool records, has_records());
+    if (records || known->rebuilding)
+      return fail(
+          errc::unavailable,
+          "{}: no chunk files, but the database knows shards of target {} there: is the disk mounted? If it is a "
+          "new one, say so (accept_blank_disk)",
+          device_disk.name(), options.target.value);
+  }
   if (!known || known->rebuilding) {
     if (!numbers.empty() || known) return rebuild();
     // A new device. Records of an earlier one under this target's number would name its shards.
@@ -63,13 +72,21 @@ result<void> shard_store::impl::open() {
   return {};
 }
 
+result<bool> shard_store::impl::has_records() const {
+  const std::string prefix = shard_record_prefix(options.target);
+  TROUPE_TRY(const auto walk, database.scan(family::shard, prefix));
+  if (walk->valid()) return walk->key().starts_with(prefix);
+  if (auto r = walk->status(); !r) return fail(std::move(r.error()));
+  return false;
+}
+
 // Without a record of the device: its chunk headers name it, else its footers, else it is new.
 result<void> shard_store::impl::find_device() {
   TROUPE_TRY(const auto numbers, device_disk.chunks());
   alignas(run_bytes) std::array<std::byte, run_bytes> page;
   std::optional<device_uuid> found;
   for (const uint32_t n : numbers) {
-    if (auto r = device_disk.read(n, 0, page); !r) return r;
+    if (!device_disk.read(n, 0, page)) continue;
     const auto h = decode_chunk_header(page);
     if (!h) continue;
     if (found && *found != h->device)
@@ -94,8 +111,9 @@ result<uint64_t> shard_store::impl::check_headers() {
   uint64_t repaired = 0;
   for (const uint32_t n : numbers) {
     TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
-    if (auto r = device_disk.read(n, 0, page); !r) return fail(std::move(r.error()));
-    const auto h = decode_chunk_header(page);
+    // A header that cannot be read is written again like one that does not hold: that heals a bad sector.
+    const bool read = device_disk.read(n, 0, page).has_value();
+    const auto h = read ? decode_chunk_header(page) : fail(errc::corrupt, "unreadable");
     if (h && h->device != device)
       return fail(errc::unavailable,
                   "{}: chunk {} belongs to device {}, the database of target {} knows device {}: give each its own "

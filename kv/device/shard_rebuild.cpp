@@ -28,14 +28,16 @@ result<void> shard_store::impl::clear_records() {
 }
 
 result<void> shard_store::impl::rebuild() {
-  if (auto r = write_device(true); !r) return r;
+  TROUPE_TRY(const auto numbers, device_disk.chunks());
+  // Without chunk files there is nothing that a cut could leave incomplete. (A mark and no chunk files: a lost disk.)
+  if (!numbers.empty())
+    if (auto r = write_device(true); !r) return r;
   reach("rebuild.marked");
   if (auto r = clear_records(); !r) return r;
   reach("rebuild.cleared");
   report = {};
   report.rebuilt = true;
   TROUPE_TRY(report.repaired_headers, check_headers());
-  TROUPE_TRY(const auto numbers, device_disk.chunks());
   space.clear();
   payload = shards = 0;
   for (const uint32_t n : numbers) {

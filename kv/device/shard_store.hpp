@@ -39,7 +39,9 @@ struct shard_store_options {
   uint64_t capacity_bytes = uint64_t{64} << 30;  // of chunk files; rounded down to whole ones, at least one
   uint64_t chunk_bytes = uint64_t{256} << 20;  // 1 MiB to 16 GiB, a multiple of 4 KiB; files that exist keep their size
   durability durable = durability::process;
-  device_uuid new_device{};     // identity that a new device gets: random (not all zero)
+  device_uuid new_device{};        // identity that a new device gets: random (not all zero)
+  bool accept_blank_disk = false;  // a disk without chunk files in the place of one whose records are there: the
+                                   // records are dropped. Otherwise refused: the disk may only not be mounted
   crash_hook* crash = nullptr;  // tests only
 };
 
@@ -87,7 +89,8 @@ class shard_store {
  public:
   /// Opens the target on `d` and `database`, both of which must outlive it. A disk with chunk files of a device that
   /// the database does not know is rebuilt from its shards (reads all of it). Errors: invalid_argument (options),
-  /// unavailable (the database knows another device than the one on the disk: says which), io, exhausted.
+  /// unavailable (the database knows another device than the one on the disk: says which; or a blank disk that is not
+  /// accepted: nothing is changed), io, exhausted.
   static result<std::unique_ptr<shard_store>> open(disk& d, db& database, const shard_store_options& options);
 
   /// Drops no committed shard, waits for nothing: calls under way are the caller's bug.

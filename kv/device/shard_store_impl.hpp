@@ -96,6 +96,7 @@ struct shard_store::impl {
 
   // shard_open.cpp
   result<void> open();
+  result<bool> has_records() const;
   result<void> find_device();
   result<uint64_t> check_headers();
   result<void> load_records();

@@ -135,7 +135,7 @@ result<void> directory_store::open_parts() {
     const bool left_out = std::find(options_.without.begin(), options_.without.end(), t) != options_.without.end();
     if (left_out) {
       p.absent = "left out on request";
-    } else if (!fs::exists(folder, ec) && !options_.remake_missing) {
+    } else if (p.blank = !fs::exists(folder, ec); p.blank && !options_.remake_missing) {
       p.absent = folder + " is gone; `troupe kv scrub` makes a new one and fills it";
     } else if (auto d = open_file_disk(folder)) {
       disks_.push_back(std::move(*d));

@@ -56,6 +56,7 @@ result<std::unique_ptr<local_store>> local_store::open(const local_store_options
       auto device = o.device;
       device.target = place.id;
       device.new_device = new_identity(o.device_seed, place.id);
+      device.accept_blank_disk = device.accept_blank_disk || place.blank;
       auto opened = shard_store::open(*place.device, *place.records, device);
       if (opened) {
         const auto& r = (*opened)->report();

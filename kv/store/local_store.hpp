@@ -23,6 +23,7 @@ struct local_target_place {
   db* records = nullptr;  // of its shards; several targets may share one
   uint64_t domain = 0;    // what fails together; 0: on its own
   std::string absent;     // why there is no disk
+  bool blank = false;     // the disk may be new and stand for one that was lost
 };
 
 /// Settings and places. What is pointed to must outlive the store.

@@ -5,7 +5,7 @@
 
 #include "kv/device/aligned_buffer.hpp"
 #include "kv/device/shard_record.hpp"
-#include "tests/kv/device/shard_fixture.hpp"
+#include "tests/kv/device/crash_world.hpp"
 
 namespace troupe::kv {
 namespace {
@@ -169,16 +169,48 @@ TEST_F(shard_rot, the_record_of_the_device_is_made_again) {
   EXPECT_TRUE(holds(*store, s));
 }
 
-TEST_F(shard_rot, a_blank_disk_under_old_records) {
+TEST_F(shard_rot, a_blank_disk_under_old_records_is_refused_unless_it_is_said_to_be_new) {
   const made_shard s = make_shard(1, 0, 5'000);
   put(s);
   store.reset();
   memory_disk blank;
-  store = opened(blank, records);
+  const auto refused = shard_store::open(blank, records, small_device());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, errc::unavailable);
+  EXPECT_NE(refused.error().message.find("mounted"), std::string::npos) << refused.error().message;
+  // Mounted after all: nothing is missing.
+  store = opened(device, records);
+  EXPECT_TRUE(holds(*store, s));
+  store.reset();
+  shard_store_options o = small_device();
+  o.accept_blank_disk = true;
+  store = opened(blank, records, o);
   EXPECT_EQ(store->report().dropped_records, 1u);
   EXPECT_EQ(store->usage().allocated, 0u);
   put(s);
   EXPECT_TRUE(holds(*store, s));
+  store.reset();
+  // A rebuild that was cut has removed the records already: still no blank disk.
+  cutter hook(2);
+  o = small_device();
+  o.crash = &hook;
+  store = opened(blank, records, o);
+  EXPECT_THROW((void)store->rebuild(), cut_here);
+  store.reset();
+  memory_disk other;
+  EXPECT_EQ(shard_store::open(other, records, small_device()).error().code, errc::unavailable);
+  store = opened(blank, records);
+  EXPECT_TRUE(store->report().rebuilt);
+  EXPECT_TRUE(holds(*store, s));
+}
+
+TEST_F(shard_rot, a_device_that_never_held_a_shard_opens_whatever_happened) {
+  ASSERT_TRUE(store->rebuild());
+  EXPECT_TRUE(store->report().rebuilt);
+  store.reset();
+  store = opened(device, records);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->usage().shards, 0u);
 }
 
 TEST_F(shard_rot, a_chunk_of_another_device_is_refused) {
@@ -296,31 +328,53 @@ TEST_F(shard_rot, of_two_records_for_the_same_runs_the_newer_one_stays) {
   expect_exact(*store);
 }
 
+// A disk that cannot read some bytes until they are written again.
+struct scratched_disk final : disk {
+  memory_disk& d;
+  uint64_t from, bytes;
+  scratched_disk(memory_disk& x, uint64_t f, uint64_t n) : d(x), from(f), bytes(n) {}
+  result<std::vector<uint32_t>> chunks() override { return d.chunks(); }
+  result<void> create(uint32_t c, uint64_t b) override { return d.create(c, b); }
+  result<uint64_t> size(uint32_t c) override { return d.size(c); }
+  result<void> write(uint32_t c, uint64_t o, std::span<const std::byte> b) override {
+    if (o <= from && from + bytes <= o + b.size()) bytes = 0;
+    return d.write(c, o, b);
+  }
+  result<void> read(uint32_t c, uint64_t o, std::span<std::byte> b) override {
+    if (o < from + bytes && from < o + b.size()) return fail(errc::io, "unreadable");
+    return d.read(c, o, b);
+  }
+  result<void> sync(uint32_t c) override { return d.sync(c); }
+  result<void> remove(uint32_t c) override { return d.remove(c); }
+  std::string name() const override { return "scratched"; }
+};
+
+TEST_F(shard_rot, an_unreadable_header_is_written_again) {
+  const made_shard s = make_shard(1, 0, 5'000);
+  put(s);
+  store.reset();
+  scratched_disk bad(device, 0, run_bytes);
+  store = opened(bad, records);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->report().repaired_headers, 1u);
+  EXPECT_TRUE(holds(*store, s));
+  store.reset();
+  scratched_disk again(device, 0, run_bytes);
+  memory_db fresh;
+  auto found = opened(again, fresh);
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(holds(*found, s));
+}
+
 TEST_F(shard_rot, unreadable_places_cost_only_their_own_shards) {
   std::vector<made_shard> all;
   for (uint64_t i = 0; i < 40; ++i) all.push_back(make_shard(i, 0, 9'000));
   for (const made_shard& s : all) put(s);
   const shard_footer bad = *store->stat(all[7].extent.id, 0);
-  // A disk that cannot read one run.
-  struct scratched final : disk {
-    memory_disk& d;
-    uint64_t from;
-    scratched(memory_disk& x, uint64_t f) : d(x), from(f) {}
-    result<std::vector<uint32_t>> chunks() override { return d.chunks(); }
-    result<void> create(uint32_t c, uint64_t b) override { return d.create(c, b); }
-    result<uint64_t> size(uint32_t c) override { return d.size(c); }
-    result<void> write(uint32_t c, uint64_t o, std::span<const std::byte> b) override { return d.write(c, o, b); }
-    result<void> read(uint32_t c, uint64_t o, std::span<std::byte> b) override {
-      if (o < from + run_bytes && from < o + b.size()) return fail(errc::io, "unreadable");
-      return d.read(c, o, b);
-    }
-    result<void> sync(uint32_t c) override { return d.sync(c); }
-    result<void> remove(uint32_t c) override { return d.remove(c); }
-    std::string name() const override { return "scratched"; }
-  } scratched_disk(device, uint64_t{bad.first_run} * run_bytes);
+  scratched_disk scratched(device, uint64_t{bad.first_run} * run_bytes, run_bytes);
   store.reset();
   memory_db fresh;
-  auto found = opened(scratched_disk, fresh);
+  auto found = opened(scratched, fresh);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->report().shards, 39u);
   for (size_t i = 0; i < all.size(); ++i)

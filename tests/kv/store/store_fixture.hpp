@@ -106,6 +106,7 @@ class twin_store {
     s.device.chunk_bytes = o.chunk_bytes;
     s.device.capacity_bytes = o.capacity_bytes;
     s.device.crash = o.crash;
+    s.device.accept_blank_disk = true;  // tests put new disks in the place of lost ones
     s.index.hook = o.crash;
     s.index.hold_after_open = o.hold_after_open;
     s.client.data = o.data;
