@@ -21,15 +21,15 @@ result<run_range> shard_store::impl::allocate(uint32_t runs) {
                   "{}: a shard of {} runs of 4 KiB fits into no chunk file of {} bytes; make them larger",
                   device_disk.name(), runs, options.chunk_bytes);
   }
+  // Another put may have made a chunk meanwhile, or others may take the room of ours: so again, until the disk is full.
   std::lock_guard growing(grow_lock);
-  {
-    std::lock_guard lock(mutex);
-    if (auto r = space.take(runs)) return *r;  // another put has made a chunk, or something was freed
+  for (;;) {
+    {
+      std::lock_guard lock(mutex);
+      if (auto r = space.take(runs)) return *r;
+    }
+    if (auto r = grow(); !r) return fail(std::move(r.error()));
   }
-  if (auto r = grow(); !r) return fail(std::move(r.error()));
-  std::lock_guard lock(mutex);
-  if (auto r = space.take(runs)) return *r;
-  return fail(errc::exhausted, "{}: the room of a new chunk file was taken by others; try again", device_disk.name());
 }
 
 result<void> shard_store::impl::grow() {
