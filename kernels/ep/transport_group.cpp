@@ -12,10 +12,10 @@ namespace {
 class ucx_endpoint final : public ep_endpoint {
  public:
   explicit ucx_endpoint(std::shared_ptr<ucx_core> core) : core_(std::move(core)) {
-    transport::ucx::endpoint_address a;
+    transport::endpoint_address a;
     a.identity = core_->identity;
     a.host = core_->host;
-    a.messages = core_->messages->address();
+    a.messages = core_->wire->address();
     if (core_->shared) a.shared = core_->shared->address();
     address_ = a.encode();
   }
@@ -75,7 +75,7 @@ class ucx_endpoint final : public ep_endpoint {
     if (view.members[view.rank].address != address_ || view.members[view.rank].incarnation != core_->incarnation)
       return fail(errc::invalid_argument, "group view: member {} is not this process", view.rank);
     for (size_t r = 0; r < view.members.size(); ++r) {
-      auto a = transport::ucx::endpoint_address::decode(view.members[r].address);
+      auto a = transport::endpoint_address::decode(view.members[r].address);
       if (!a) return fail(errc::invalid_argument, "group view: member {}: {}", r, a.error().message);
       if (r != view.rank && a->identity == core_->identity)
         return fail(errc::invalid_argument, "group view: members {} and {} are the same process", r, view.rank);

@@ -1,5 +1,6 @@
-// The group whose ranks are processes, over UCX. A rank process makes one `ep_endpoint`, hands its address to the
-// director, and makes one group per group epoch from the view that the director sends to all members.
+// The group whose ranks are processes: messages over TCP, shared memory (by UCX) on one host. A rank process makes one
+// `ep_endpoint`, hands its address to the director, and makes one group per group epoch from the view that the
+// director sends to all members.
 //
 //   endpoint = make_ep_endpoint(options)          any thread, once
 //   director <- endpoint->address()
@@ -85,7 +86,7 @@ class ep_endpoint {
   virtual ep_counters counters() const = 0;
 };
 
-/// Opens an endpoint. Errors: unavailable with what UCX said (no such interface, no shared memory).
+/// Opens an endpoint. Errors: unavailable with what the system or UCX said (no such interface, no shared memory).
 result<std::unique_ptr<ep_endpoint>> make_ep_endpoint(const ep_endpoint_options& options);
 
 }  // namespace troupe::kernels::ep

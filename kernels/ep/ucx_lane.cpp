@@ -130,7 +130,7 @@ result<void> ucx_lane::connect(const group_view& view, std::vector<uint32_t>& mi
     if (left.count() <= 0)
       return fail(errc::peer_lost, "group epoch {}: rank {} did not answer within {} ms", view.epoch.value,
                   fmt::join(missing, ", "), view.connect_timeout.count() / 1'000'000);
-    core_->sleeper->sleep(left);
+    core_->wire->sleep(left);
   }
   // The others wait for this rank's hello, and the engine may take its time before it progresses again.
   while (!idle() && steady_clock().now() < until) core_->progress();
@@ -178,9 +178,9 @@ void ucx_lane::progress(lane_sink& sink) {
 
 bool ucx_lane::idle() const {
   for (const auto& l : links_)
-    if (l && !l->dead)
+    if (l)
       for (const auto& o : *l->out)
-        if (o.request && ucp_request_check_status(o.request) == UCS_INPROGRESS) return false;
+        if (l->under_way(o)) return false;
   return true;
 }
 

@@ -1,4 +1,4 @@
-// The lane between processes: one UCX worker per rank process, shared by the groups of its epochs.
+// The lane between processes: one wire and shared memory per rank process, shared by the groups of its epochs.
 #pragma once
 
 #include <array>
@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "kernels/ep/exchange_group.hpp"
+#include "runtime/transport/address.hpp"
 #include "runtime/transport/ucx_core.hpp"
+#include "runtime/transport/wire.hpp"
 
 namespace troupe::kernels::ep {
 
@@ -17,25 +19,20 @@ namespace troupe::kernels::ep {
 /// look dead to the others. Used under `ucx_core::serial`.
 struct peer_link {
   explicit peer_link(std::string who) : address(std::move(who)) {}
-  ~peer_link();
-  peer_link(const peer_link&) = delete;
-  peer_link& operator=(const peer_link&) = delete;
 
   struct outgoing {
     std::vector<std::byte> bytes;  // slot header, then payload
-    void* request = nullptr;       // of UCX; null: free for reuse
-    ~outgoing() {
-      if (request) ucp_request_free(request);
-    }
+    uint64_t number = 0;           // of the frame that has it; free for reuse once the link has sent that
   };
   static constexpr size_t ring = 4;  // messages to one peer that may be on their way
   std::string address;               // blob of the peer's endpoint
-  transport::ucx::endpoint_address where;
-  std::unique_ptr<transport::ucx::guard> guard;
+  transport::endpoint_address where;
+  std::unique_ptr<transport::link> link;
   std::shared_ptr<std::array<outgoing, ring>> out = std::make_shared<std::array<outgoing, ring>>();
-  bool got_through = false;  // a message was sent, so the connection is made
   size_t next = 0;
   bool dead = false;
+  /// Whether the last message of `o` is still on its way.
+  bool under_way(const outgoing& o) const { return !link->lost() && o.number > link->sent(); }
 };
 
 /// What a peer says about its inbox region of an epoch.
@@ -46,12 +43,11 @@ struct peer_hello {
 
 class ucx_lane;
 
-/// What the groups of one endpoint share. Everything but `sleeper->signal` and the counters is used under `serial`.
+/// What the groups of one endpoint share. Everything but `wire->signal` and the counters is used under `serial`.
 struct ucx_core {
   std::recursive_mutex serial;
-  std::unique_ptr<transport::ucx::node> messages, outgoing;  // receives; makes the links and sends
-  std::unique_ptr<transport::ucx::node> shared;              // null: off
-  std::unique_ptr<transport::ucx::sleeper> sleeper;
+  std::unique_ptr<transport::wire> wire;         // outlives the links
+  std::unique_ptr<transport::ucx::node> shared;  // null: off
   uint64_t identity = 0, host = 0, incarnation = 0;
   std::shared_ptr<atomic_counters> counters = std::make_shared<atomic_counters>();
   std::map<uint64_t, std::shared_ptr<peer_link>> links;  // by identity; members of the newest view only
@@ -65,21 +61,18 @@ struct ucx_core {
   result<void> open(const ep_endpoint_options& options);
   /// The link to a peer, made if there is none that lives.
   result<std::shared_ptr<peer_link>> link(const std::string& address);
-  /// Runs UCX; messages go to `current`.
-  void progress() {
-    while (messages->progress() + outgoing->progress() != 0) {
-    }
-  }
+  /// Runs the wire; messages go to `current`.
+  void progress();
   /// Room for a message of `bytes` after the header; null when the peer is dead or `limit` passes.
   std::byte* buffer(peer_link& to, size_t bytes, nanoseconds limit);
   void post(peer_link& to, const slot_header& header, size_t bytes);
 
  private:
-  static ucs_status_t receive(void* arg, const void* header, size_t header_length, void* data, size_t length,
-                              const ucp_am_recv_param_t* param);
+  void receive(std::span<const std::byte> header, std::span<const std::byte> payload);
+  void note_deaths();
 };
 
-/// The lane over UCX; see lane.hpp for the contract.
+/// The lane over a wire and UCX's shared memory; see lane.hpp for the contract.
 class ucx_lane final : public lane {
  public:
   /// Allocates the inbox region of `view` and becomes the core's current lane. Under `serial`.
@@ -96,8 +89,8 @@ class ucx_lane final : public lane {
   std::byte* buffer(uint32_t rank, size_t bytes, nanoseconds limit, lane_sink& sink) override;
   void post(uint32_t rank, const slot_header& header, size_t bytes) override;
   void progress(lane_sink& sink) override;
-  void sleep(nanoseconds limit) override { core_->sleeper->sleep(limit); }
-  void signal() override { core_->sleeper->signal(); }
+  void sleep(nanoseconds limit) override { core_->wire->sleep(limit); }
+  void signal() override { core_->wire->signal(); }
   void flush(nanoseconds limit, lane_sink& sink) override;
 
   /// A message for this lane, from the core's handler.

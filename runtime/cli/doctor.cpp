@@ -16,7 +16,7 @@
 #include <sstream>
 
 #include "runtime/cli/doctor_model.hpp"
-#include "runtime/transport/ucx.hpp"
+#include "runtime/transport/process_transport.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -167,7 +167,7 @@ std::vector<finding> check_ucx() {
               "a transport starts and allocates memory", ""};
     transport::options o;
     o.shared_memory = shared;
-    auto t = transport::make_ucx_transport(o);
+    auto t = transport::make_process_transport(o);
     auto region = t ? (*t)->allocate(1 << 20) : result<transport::region_ptr>(fail(t.error()));
     if (!region) {
       f.level = shared ? verdict::degraded : verdict::bad;

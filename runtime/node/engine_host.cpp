@@ -5,7 +5,7 @@
 #include "kernels/engine/cpu_engine.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/transport/ucx.hpp"
+#include "runtime/transport/process_transport.hpp"
 
 namespace troupe::node {
 namespace {
@@ -99,7 +99,7 @@ result<std::string> engine_host::load() {
     transport::options t;
     t.shared_memory = options_.transport.shared_memory;
     t.deadline = options_.transport.peer_deadline;
-    TROUPE_TRY(transport_, transport::make_ucx_transport(t));
+    TROUPE_TRY(transport_, transport::make_process_transport(t));
     TROUPE_TRY(pages_, transport_->allocate(size_t{limits_.pages} * model_->plan.page_bytes));
   }
   std::string address = "alone";

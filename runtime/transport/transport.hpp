@@ -106,9 +106,16 @@ struct counters {
   uint64_t stale_dropped = 0;  // messages of an ended connection that were ignored
 };
 
+/// What carries messages, and bulk between hosts. Peers must have the same.
+enum class message_path {
+  sockets,  // plain TCP
+  ucx,      // UCX's active messages over TCP, which do not survive every death of a peer (see ucx_core.hpp)
+};
+
 /// Bounds of a transport, and the paths it may use.
 struct options {
-  bool shared_memory = true;                       // use it for peers on this host
+  bool shared_memory = true;  // use it for peers on this host
+  message_path messages = message_path::sockets;
   std::string interface = "lo";                    // network device; empty = all
   nanoseconds deadline = std::chrono::seconds(5);  // sign of life and progress per peer; at least 20 ms
   uint32_t max_operations = 4096;    // of this transport at once, queued ones included; beyond: exhausted, not posted

@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <ucs/debug/log_def.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <set>
 
@@ -21,12 +19,11 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/transport/codec.hpp"
+#include "runtime/transport/ucx_leftovers.hpp"
 #include "runtime/transport/ucx_reach.hpp"
 
 namespace troupe::transport::ucx {
 namespace {
-
-constexpr uint64_t blob_magic = 0x31'50'45'55'50'55'4f'52;  // "ROUPUEP1", version in the last digit
 
 ucs_log_func_rc_t log_line(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
                            const char* format, va_list args) {
@@ -90,7 +87,11 @@ result<std::unique_ptr<node>> node::messages(const std::string& interface) {
   return make("tcp", interface, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP);
 }
 
-result<std::unique_ptr<node>> node::shared_memory() { return make("posix", "", UCP_FEATURE_RMA); }
+result<std::unique_ptr<node>> node::shared_memory() {
+  static std::once_flag once;
+  std::call_once(once, [] { remove_leftovers("/dev/shm"); });
+  return make("posix", "", UCP_FEATURE_RMA);
+}
 
 node::~node() {
   if (stays_) {
@@ -263,31 +264,6 @@ guard::~guard() {
   if (!UCS_PTR_IS_PTR(request)) return;
   while (ucp_request_check_status(request) == UCS_INPROGRESS) local_->progress();
   ucp_request_free(request);
-}
-
-std::string endpoint_address::encode() const {
-  return blob_writer().number(blob_magic).number(identity).number(host).text(messages).text(shared).finish();
-}
-
-result<endpoint_address> endpoint_address::decode(std::string_view bytes) {
-  blob_reader in(bytes);
-  endpoint_address a;
-  const bool magic = in.number() == blob_magic;
-  a.identity = in.number();
-  a.host = in.number();
-  a.messages = in.text();
-  a.shared = in.text();
-  if (!magic || !in.complete() || a.messages.empty())
-    return fail(errc::corrupt, "an address blob of {} B is truncated or of another version", bytes.size());
-  return a;
-}
-
-uint64_t host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat st {};
-  if (stat("/proc/self/ns/pid", &st) != 0) st.st_ino = static_cast<ino_t>(getpid());
-  return blob_hash(fmt::format("{} {}", boot, static_cast<uint64_t>(st.st_ino)));
 }
 
 result<std::unique_ptr<sleeper>> sleeper::make(node& first, node& second) {

@@ -163,20 +163,6 @@ class guard {
   std::vector<std::pair<int, std::string>> sockets_;  // connected to one of them: descriptor, own address
 };
 
-/// How a process is reached: what an address blob holds.
-struct endpoint_address {
-  uint64_t identity = 0;  // random per transport or EP endpoint
-  uint64_t host = 0;      // equal on processes that can share memory
-  std::string messages;   // worker addresses
-  std::string shared;     // empty: no shared memory
-  std::string encode() const;
-  /// corrupt for bytes that `encode` did not make.
-  static result<endpoint_address> decode(std::string_view bytes);
-};
-
-/// Hash of what two processes must have in common to share memory by /proc: boot and pid namespace.
-uint64_t host_identity();
-
 /// Sleeps in epoll until one of two workers has an event, `signal` is called, or `limit` or 20 ms have passed.
 class sleeper {
  public:

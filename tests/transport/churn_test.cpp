@@ -1,4 +1,4 @@
-// Connections of the UCX transport that end while they are being made, and are made while they end: both sides at once,
+// Connections of the transport that end while they are being made, and are made while they end: both sides at once,
 // peers that die, stop or go on at any moment. Every operation completes once, and both sides can talk in the end.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "runtime/base/rng.hpp"
-#include "runtime/transport/ucx.hpp"
+#include "runtime/transport/process_transport.hpp"
 #include "tests/support/child_process.hpp"
 #include "tests/support/hex.hpp"
 #include "tests/transport/pattern.hpp"
@@ -62,8 +62,9 @@ class churn : public testing::TestWithParam<const char*> {
   std::unique_ptr<transport> make(nanoseconds deadline) {
     options o;
     o.shared_memory = std::string(GetParam()) == "shm";
+    if (std::string(GetParam()) == "ucx") o.messages = message_path::ucx;
     o.deadline = deadline;
-    auto made = make_ucx_transport(o);
+    auto made = make_process_transport(o);
     EXPECT_TRUE(made) << made.error().message;
     (*made)->on_message(channel_id{3}, [](peer_id, std::span<const std::byte>) {});
     return std::move(*made);
@@ -83,19 +84,23 @@ class churn : public testing::TestWithParam<const char*> {
       post(t.put(peer, local, 0, remote, 0, 1 + random.below(remote.length), tally_.one()));
     }
   }
-  /// A message gets through, after as many attempts as it takes.
-  bool reaches(transport& t, peer_id peer) {
+  /// A message gets through, after as many attempts as it takes. A removal that is still under way may take the peer
+  /// away again.
+  bool reaches(transport& t, const std::string& address) {
     const nanoseconds until = steady_clock().now() + seconds(30);
     while (steady_clock().now() < until) {
       pending p;
-      if (t.send(peer, channel_id{3}, std::vector<std::byte>(64), p.callback()) && p.wait(seconds(30)) && p.value())
+      const auto peer = t.add_peer(address);
+      if (peer && t.send(*peer, channel_id{3}, std::vector<std::byte>(64), p.callback()) && p.wait(seconds(30)) &&
+          p.value())
         return true;
     }
     return false;
   }
   tally tally_;
 };
-INSTANTIATE_TEST_SUITE_P(ucx, churn, testing::Values("shm", "tcp"), [](const auto& i) { return std::string(i.param); });
+INSTANTIATE_TEST_SUITE_P(over, churn, testing::Values("shm", "tcp", "ucx"),
+                         [](const auto& i) { return std::string(i.param); });
 
 TEST_P(churn, both_sides_end_the_connection_at_any_moment) {
   const uint64_t seed = 1;
@@ -116,14 +121,14 @@ TEST_P(churn, both_sides_end_the_connection_at_any_moment) {
   }
   ASSERT_TRUE(eventually([&] { return tally_.all(); })) << tally_.completed << " of " << tally_.posted;
   EXPECT_FALSE(tally_.twice);
-  EXPECT_TRUE(reaches(*a, *a->add_peer(b->address())));
-  EXPECT_TRUE(reaches(*b, *b->add_peer(a->address())));
+  EXPECT_TRUE(reaches(*a, b->address()));
+  EXPECT_TRUE(reaches(*b, a->address()));
 }
 
-// Disabled, since UCX 1.13.1 fails it about every second time: a process whose peer dies while it still owes that peer
-// an answer of UCX's own handshake is aborted by an assertion (ucp_request.c, "got REP message"). Nothing above UCX can
-// prevent that. It runs with --gtest_also_run_disabled_tests.
-TEST_P(churn, DISABLED_peers_die_at_any_moment_of_the_first_hello) {
+TEST_P(churn, peers_die_at_any_moment_of_the_first_hello) {
+  // A process whose peer dies while it still owes that peer an answer of UCX's own handshake is aborted by an assertion
+  // (ucp_request.c, "got REP message"), about every second time. Nothing above UCX can prevent that.
+  if (std::string(GetParam()) == "ucx") GTEST_SKIP() << "UCX 1.13.1 does not survive it";
   const uint64_t seed = 2;
   printf("seed %lu\n", seed);
   rng random(seed);
@@ -151,7 +156,7 @@ TEST_P(churn, DISABLED_peers_die_at_any_moment_of_the_first_hello) {
   ASSERT_TRUE(eventually([&] { return tally_.all(); })) << tally_.completed << " of " << tally_.posted;
   EXPECT_FALSE(tally_.twice);
   auto healthy = process(300);
-  EXPECT_TRUE(reaches(*t, *t->add_peer(word(healthy.line()))));
+  EXPECT_TRUE(reaches(*t, word(healthy.line())));
 }
 
 TEST_P(churn, a_peer_that_stops_and_goes_on_restarts_the_connection_with_us) {
@@ -178,7 +183,7 @@ TEST_P(churn, a_peer_that_stops_and_goes_on_restarts_the_connection_with_us) {
   }
   ASSERT_TRUE(eventually([&] { return tally_.all(); })) << tally_.completed << " of " << tally_.posted;
   EXPECT_FALSE(tally_.twice);
-  EXPECT_TRUE(reaches(*t, *t->add_peer(address)));
+  EXPECT_TRUE(reaches(*t, address));
 }
 
 }  // namespace

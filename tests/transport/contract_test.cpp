@@ -7,8 +7,10 @@
 
 #include "runtime/base/rng.hpp"
 #include "runtime/transport/loopback.hpp"
-#ifdef TROUPE_TEST_UCX
-#include "runtime/transport/ucx.hpp"
+#ifdef TROUPE_TEST_PROCESS
+#include "runtime/transport/process_transport.hpp"
+#else
+#include "runtime/transport/wired_transport.hpp"
 #endif
 #include "tests/transport/pattern.hpp"
 
@@ -25,13 +27,17 @@ class contract : public testing::TestWithParam<const char*> {
       if (!net_) net_ = make_loopback_network(clock_, 42);
       return *net_->make(o);
     }
-#ifdef TROUPE_TEST_UCX
-    o.shared_memory = kind == "ucx_shm";
-    auto t = make_ucx_transport(o);
+#ifdef TROUPE_TEST_PROCESS
+    o.shared_memory = kind == "shm";
+    if (kind == "ucx") o.messages = message_path::ucx;
+    auto t = make_process_transport(o);
     EXPECT_TRUE(t) << t.error().message;
     return std::move(*t);
 #else
-    return nullptr;
+    EXPECT_TRUE(check_options(o));
+    auto w = open_tcp_wire(wire_options(o));
+    EXPECT_TRUE(w) << w.error().message;
+    return std::make_unique<wired_transport>(o, std::move(*w), nullptr);
 #endif
   }
   /// Completes it; its value.
@@ -61,11 +67,11 @@ class contract : public testing::TestWithParam<const char*> {
   std::condition_variable changed_;
 };
 
-#ifdef TROUPE_TEST_UCX
-INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("ucx_shm", "ucx_tcp"),
+#ifdef TROUPE_TEST_PROCESS
+INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("shm", "tcp", "ucx"),
                          [](const auto& i) { return std::string(i.param); });
 #else
-INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("loopback"),
+INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("loopback", "tcp"),
                          [](const auto& i) { return std::string(i.param); });
 #endif
 
@@ -335,11 +341,11 @@ TEST_P(contract, options_out_of_bounds_are_refused) {
   o.deadline = std::chrono::milliseconds(19);
   const auto net = make_loopback_network(clock_, 1);
   EXPECT_EQ(net->make(o).error().code, errc::invalid_argument);
-#ifdef TROUPE_TEST_UCX
-  EXPECT_EQ(make_ucx_transport(o).error().code, errc::invalid_argument);
+#ifdef TROUPE_TEST_PROCESS
+  EXPECT_EQ(make_process_transport(o).error().code, errc::invalid_argument);
   options wrong;
   wrong.interface = "no-such-device";
-  EXPECT_EQ(make_ucx_transport(wrong).error().code, errc::unavailable);
+  EXPECT_EQ(make_process_transport(wrong).error().code, errc::unavailable);
 #endif
 }
 

@@ -1,4 +1,4 @@
-// A process with a UCX transport, for tests and benches: commands by lines, one line of answer each.
+// A process with a transport, for tests and benches: commands by lines, one line of answer each.
 //   region BYTES SEED      allocates, fills with the pattern of SEED; answers the descriptor
 //   free                   frees the newest region
 //   sum                    hash of the newest region
@@ -19,7 +19,7 @@
 
 #include "runtime/base/log.hpp"
 #include "runtime/transport/codec.hpp"
-#include "runtime/transport/ucx.hpp"
+#include "runtime/transport/process_transport.hpp"
 #include "tests/support/hex.hpp"
 #include "tests/transport/pattern.hpp"
 
@@ -60,10 +60,12 @@ int main(int argc, char** argv) {
   alarm(300);
   log::init("transport_peer", getenv("TROUPE_TEST_LOG") ? getenv("TROUPE_TEST_LOG") : "warning");
   options o;
-  o.shared_memory = argc < 2 || std::string(argv[1]) != "tcp";
+  const std::string mode = argc > 1 ? argv[1] : "shm";  // shm, tcp, or ucx: messages by UCX, no shared memory
+  o.shared_memory = mode == "shm";
+  if (mode == "ucx") o.messages = message_path::ucx;
   if (argc > 2) o.deadline = std::chrono::milliseconds(std::atoi(argv[2]));
   if (argc > 3) o.interface = argv[3];
-  auto made = make_ucx_transport(o);
+  auto made = make_process_transport(o);
   if (!made) {
     std::cout << "error " << made.error().message << std::endl;
     return 1;

@@ -1,27 +1,22 @@
-// Connections and frames of the UCX transport. All of it runs on the transport's thread; `take*` run inside UCX's
+// Connections and frames of the transport. All of it runs on the transport's thread; `take*` run inside the wire's
 // progress, where nothing may be sent or closed: they only change state, which the loop then acts on.
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/transport/ucx_transport.hpp"
+#include "runtime/transport/wired_transport.hpp"
 
 namespace troupe::transport {
 
-bool ucx_transport::connect(peer_state& p) {
-  // A try may hold the thread up (see ucx_reach.hpp), so a peer that does not answer has one now and then.
-  if (now_ < p.retry) return false;
-  auto g = ucx::guard::connect(*out_, p.where.messages, [&p](ucs_status_t) { p.dead = true; });
-  if (!g) {
-    p.retry = steady_clock().now() + retry_pause;
-    return false;
-  }
-  p.guard = std::move(*g);
-  p.flying = std::make_shared<window>();
+bool wired_transport::connect(peer_state& p) {
+  auto made = wire_->connect(p.where.messages);
+  if (!made) return false;
+  p.out = std::move(*made);
+  p.flying = {};
   p.connection = next_connection_++;
   p.dead = p.wanted = false;
   p.heard = p.progressed = p.beat = now_;
   ++count_.connections;
-  auto hello = std::make_unique<flight>();
+  auto hello = std::make_shared<flight>();
   hello->header.kind = frame::hello;
   hello->header.a = static_cast<uint64_t>(options_.deadline.count());
   hello->header.operation = p.remote;
@@ -31,16 +26,14 @@ bool ucx_transport::connect(peer_state& p) {
   return true;
 }
 
-// Completes every flight, unless the connection was never made.
-void ucx_transport::close(peer_state& p) {
-  if (p.guard && p.flying->got_through) p.guard->settle();
-  p.guard.reset();
+void wired_transport::close(peer_state& p) {
+  p.out.reset();
+  p.flying = {};
 }
 
-void ucx_transport::end_connection(peer_state& p, errc code, const std::string& why) {
-  const bool had = p.guard != nullptr;
-  // Everything of the old connection goes first: the close below runs UCX, in which the peer's next hello and what
-  // follows it may already come.
+void wired_transport::end_connection(peer_state& p, errc code, const std::string& why) {
+  const bool had = p.out != nullptr;
+  // Everything of the old connection goes before any completion, which may post.
   p.remote = 0;
   p.dead = p.restarted = p.wanted = false;
   p.outbox.clear();
@@ -62,76 +55,47 @@ void ucx_transport::end_connection(peer_state& p, errc code, const std::string& 
   if (lost_handler_) lost_handler_(p.id, why);
 }
 
-void ucx_transport::queue(peer_state& p, frame_header h, std::vector<std::byte> payload) {
+void wired_transport::queue(peer_state& p, frame_header h, std::vector<std::byte> payload) {
   if (p.outbox.size() >= max_outbox) {
     p.dead = true;  // it asks and does not read: the loop ends the connection
     return;
   }
-  auto f = std::make_unique<flight>();
+  auto f = std::make_shared<flight>();
   f->header = h;
   f->owned = std::move(payload);
   p.outbox.push_back(std::move(f));
 }
 
-void ucx_transport::flown(void* request, ucs_status_t status, void* user) {
-  // A failure also reaches the guard's error callback, which is where it is acted on.
-  std::unique_ptr<flight> f(static_cast<flight*>(user));
-  --(f->bulk ? f->counts->bulk : f->counts->control);
-  if (status == UCS_OK) f->counts->got_through = true;
-  ucp_request_free(request);
-}
-
-bool ucx_transport::fly(peer_state& p, std::unique_ptr<flight> f, bool bulk) {
+void wired_transport::fly(peer_state& p, std::shared_ptr<flight> f, std::deque<uint64_t>& flying) {
   f->header.sender = identity_;
   f->header.connection = p.connection;
-  f->counts = p.flying;
-  f->bulk = bulk;
-  if (!f->bytes) {
-    f->bytes = f->owned.data();
-    f->length = f->owned.size();
-  }
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = &ucx_transport::flown;
-  params.user_data = f.get();
-  void* r = ucp_am_send_nbx(p.guard->endpoint(), 1, &f->header, sizeof f->header, f->bytes, f->length, &params);
-  if (UCS_PTR_IS_ERR(r)) {
-    p.dead = true;
-    return false;
-  }
-  if (r) {
-    ++(bulk ? p.flying->bulk : p.flying->control);
-    f.release();  // flown owns it
-  } else {
-    p.flying->got_through = true;
-  }
-  return true;
+  const auto header = std::as_bytes(std::span(&f->header, 1));
+  const auto payload = f->keep ? f->bytes : std::span<const std::byte>(f->owned);
+  flying.push_back(p.out->post(header, payload, std::move(f)));
 }
 
-bool ucx_transport::pump_servings(peer_state& p) {
+bool wired_transport::pump_servings(peer_state& p) {
   bool busy = false;
-  while (!p.servings.empty() && p.flying->bulk < bulk_window && !p.dead) {
+  while (!p.servings.empty() && p.flying.bulk.size() < bulk_window) {
     serving& s = p.servings.front();
     const wire_piece& w = s.pieces[s.next];
-    auto f = std::make_unique<flight>();
+    auto f = std::make_shared<flight>();
     f->header.kind = frame::page;
     f->header.operation = s.operation;
     f->header.a = s.next;
-    f->bytes = s.region->bytes().data() + w.offset;
-    f->length = w.length;
+    f->bytes = s.region->bytes().subspan(w.offset, w.length);
     f->keep = s.region;
     count_.served += w.length;
-    fly(p, std::move(f), true);
+    fly(p, std::move(f), p.flying.bulk);
     if (++s.next == s.pieces.size()) p.servings.pop_front();
     busy = true;
   }
   return busy;
 }
 
-bool ucx_transport::pump_puts(peer_state& p) {
+bool wired_transport::pump_puts(peer_state& p) {
   bool busy = false;
-  while (!p.puts.empty() && p.flying->bulk < bulk_window && !p.dead) {
+  while (!p.puts.empty() && p.flying.bulk.size() < bulk_window) {
     const auto found = p.operations.find(p.puts.front());
     if (found == p.operations.end() || found->second->next == found->second->pieces.size()) {
       p.puts.pop_front();  // all sent, or failed by an answer to an earlier piece
@@ -139,35 +103,21 @@ bool ucx_transport::pump_puts(peer_state& p) {
     }
     operation& op = *found->second;
     const piece& m = op.pieces[op.next++];
-    auto f = std::make_unique<flight>();
+    auto f = std::make_shared<flight>();
     f->header.kind = frame::put;
     f->header.operation = op.id;
     f->header.a = m.remote_offset;
     f->header.region = op.remote.id;
     f->header.generation = op.remote.generation;
-    f->bytes = op.local->bytes().data() + m.local_offset;
-    f->length = m.length;
+    f->bytes = op.local->bytes().subspan(m.local_offset, m.length);
     f->keep = op.local;
-    fly(p, std::move(f), true);
+    fly(p, std::move(f), p.flying.bulk);
     busy = true;
   }
   return busy;
 }
 
-ucs_status_t ucx_transport::receive(void* arg, const void* header, size_t header_length, void* data, size_t length,
-                                    const ucp_am_recv_param_t* param) {
-  auto* self = static_cast<ucx_transport*>(arg);
-  if (header_length != sizeof(frame_header) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
-    ++self->count_.stale;
-    return UCS_OK;
-  }
-  frame_header h;
-  std::memcpy(&h, header, sizeof h);
-  self->take(h, {static_cast<const std::byte*>(data), length});
-  return UCS_OK;
-}
-
-void ucx_transport::take(const frame_header& h, std::span<const std::byte> payload) {
+void wired_transport::take(const frame_header& h, std::span<const std::byte> payload) {
   if (h.kind == frame::hello) return take_hello(h, payload);
   peer_state* p = nullptr;
   {
@@ -205,8 +155,8 @@ void ucx_transport::take(const frame_header& h, std::span<const std::byte> paylo
   ++count_.stale;
 }
 
-void ucx_transport::take_hello(const frame_header& h, std::span<const std::byte> payload) {
-  auto where = ucx::endpoint_address::decode({reinterpret_cast<const char*>(payload.data()), payload.size()});
+void wired_transport::take_hello(const frame_header& h, std::span<const std::byte> payload) {
+  auto where = endpoint_address::decode({reinterpret_cast<const char*>(payload.data()), payload.size()});
   if (!where || where->identity != h.sender || h.connection == 0) {
     ++count_.stale;
     return;
@@ -222,7 +172,7 @@ void ucx_transport::take_hello(const frame_header& h, std::span<const std::byte>
     ++count_.stale;
     return;
   }
-  if (p.guard && p.remote != 0 && h.operation == 0) {
+  if (p.out && p.remote != 0 && h.operation == 0) {
     // It has ended the connection that both had, so what this side waits for will not come.
     p.restarted = true;
     for (auto& [id, op] : p.operations) doomed_.push_back(std::move(op));
@@ -232,13 +182,13 @@ void ucx_transport::take_hello(const frame_header& h, std::span<const std::byte>
     p.puts.clear();
     p.direct.clear();
   }
-  p.wanted = !p.guard || p.restarted;
+  p.wanted = !p.out || p.restarted;
   p.remote = p.remote_highest = h.connection;
   p.their_deadline = nanoseconds(static_cast<int64_t>(h.a));
   p.heard = now_;
 }
 
-void ucx_transport::take_message(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
+void wired_transport::take_message(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
   frame_header answer;
   answer.kind = frame::message_done;
   answer.operation = h.operation;
@@ -255,7 +205,7 @@ void ucx_transport::take_message(peer_state& p, const frame_header& h, std::span
   queue(p, answer, {});
 }
 
-void ucx_transport::take_pull(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
+void wired_transport::take_pull(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
   frame_header answer;
   answer.kind = frame::pull_failed;
   answer.operation = h.operation;
@@ -284,7 +234,7 @@ void ucx_transport::take_pull(peer_state& p, const frame_header& h, std::span<co
   p.servings.push_back(std::move(s));
 }
 
-void ucx_transport::take_page(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
+void wired_transport::take_page(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
   const auto found = p.operations.find(h.operation);
   if (found == p.operations.end()) {
     ++count_.stale;
@@ -301,7 +251,7 @@ void ucx_transport::take_page(peer_state& p, const frame_header& h, std::span<co
   if (++op.finished == op.pieces.size()) finish(p, h.operation, {});
 }
 
-void ucx_transport::take_put(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
+void wired_transport::take_put(peer_state& p, const frame_header& h, std::span<const std::byte> payload) {
   frame_header answer;
   answer.kind = frame::put_done;
   answer.operation = h.operation;
@@ -316,7 +266,7 @@ void ucx_transport::take_put(peer_state& p, const frame_header& h, std::span<con
   queue(p, answer, {});
 }
 
-void ucx_transport::take_put_done(peer_state& p, const frame_header& h) {
+void wired_transport::take_put_done(peer_state& p, const frame_header& h) {
   const auto found = p.operations.find(h.operation);
   if (found == p.operations.end()) return;  // failed by an earlier piece
   p.progressed = now_;

@@ -1,21 +1,24 @@
-// The UCX transport: the calls (any thread), and the thread that owns UCX.
+// The transport over a wire and shared memory: the calls (any thread), and the thread that owns the wire.
 #pragma once
 
 #include <atomic>
 #include <mutex>
 #include <thread>
 
-#include "runtime/transport/ucx.hpp"
-#include "runtime/transport/ucx_wire.hpp"
+#include "runtime/transport/tcp_wire.hpp"
+#include "runtime/transport/wired_state.hpp"
 
 namespace troupe::transport {
 
-/// The transport over UCX; see transport.hpp for the contract and the thread rules.
-class ucx_transport final : public transport {
+/// The bounds that a wire over TCP needs to carry the frames of a transport.
+tcp_wire_options wire_options(const options& o);
+
+/// See transport.hpp for the contract and the thread rules.
+class wired_transport final : public transport {
  public:
-  explicit ucx_transport(const options& o) : options_(o) {}
-  ~ucx_transport() override;
-  result<void> start();
+  /// Starts the thread. `shared` null: regions are private memory.
+  wired_transport(const options& o, std::unique_ptr<wire> wire, std::unique_ptr<shared_space> shared);
+  ~wired_transport() override;
 
   const std::string& address() const override { return address_; }
   result<region_ptr> allocate(size_t bytes) override { return arena_->allocate(bytes); }
@@ -33,14 +36,14 @@ class ucx_transport final : public transport {
   counters stats() const override;
 
  private:
-  // Calls: ucx_transport.cpp.
+  // Calls: wired_transport.cpp.
   result<void> move(operation::kind what, peer_id peer, region_ptr local, const remote_region& remote,
                     uint64_t page_bytes, const std::vector<page_move>& pages, completion done);
   result<void> post(std::unique_ptr<operation> op);
-  result<peer_state*> known(const ucx::endpoint_address& where);
+  result<peer_state*> known(const endpoint_address& where);
   void poke();
 
-  // The thread: ucx_transport.cpp.
+  // The thread: wired_transport.cpp.
   void loop();
   bool take_commands();
   bool pump(peer_state& p);
@@ -53,17 +56,14 @@ class ucx_transport final : public transport {
   void start_by_messages(peer_state& p, operation& op);
   void refresh_peers();
 
-  // Connections and frames: ucx_frames.cpp.
+  // Connections and frames: wired_frames.cpp.
   bool connect(peer_state& p);
   void close(peer_state& p);
   void end_connection(peer_state& p, errc code, const std::string& why);
   void queue(peer_state& p, frame_header h, std::vector<std::byte> payload);
-  bool fly(peer_state& p, std::unique_ptr<flight> f, bool bulk);
+  void fly(peer_state& p, std::shared_ptr<flight> f, std::deque<uint64_t>& flying);
   bool pump_servings(peer_state& p);
   bool pump_puts(peer_state& p);
-  static void flown(void* request, ucs_status_t status, void* user);
-  static ucs_status_t receive(void* arg, const void* header, size_t header_length, void* data, size_t length,
-                              const ucp_am_recv_param_t* param);
   void take(const frame_header& h, std::span<const std::byte> payload);
   void take_hello(const frame_header& h, std::span<const std::byte> payload);
   void take_message(peer_state& p, const frame_header& h, std::span<const std::byte> payload);
@@ -72,13 +72,12 @@ class ucx_transport final : public transport {
   void take_put(peer_state& p, const frame_header& h, std::span<const std::byte> payload);
   void take_put_done(peer_state& p, const frame_header& h);
 
-  // Constant after start.
+  // Constant after construction.
   const options options_;
   uint64_t identity_ = 0, host_ = 0;
   std::string address_;
-  std::unique_ptr<ucx::node> node_, out_;  // receives; makes the connections and sends
-  std::unique_ptr<ucx::sleeper> sleeper_;
-  std::shared_ptr<ucx_arena> arena_;
+  const std::unique_ptr<wire> wire_;
+  std::shared_ptr<arena> arena_;
 
   // Protected by peers_mutex_ (the states themselves belong to the thread).
   mutable std::mutex peers_mutex_;

@@ -1,4 +1,4 @@
-#include "runtime/transport/ucx_arena.hpp"
+#include "runtime/transport/arena.hpp"
 
 #include <sys/mman.h>
 
@@ -9,11 +9,11 @@
 
 namespace troupe::transport {
 
-class ucx_region final : public memory_region {
+class arena_region final : public memory_region {
  public:
-  explicit ucx_region(std::shared_ptr<ucx_arena> arena) : arena_(std::move(arena)) {}
+  explicit arena_region(std::shared_ptr<arena> owner) : arena_(std::move(owner)) {}
 
-  ~ucx_region() override {
+  ~arena_region() override {
     if (base_) header()->alive.store(0, std::memory_order_seq_cst);
     std::lock_guard lock(arena_->mutex_);
     arena_->regions_.erase(descriptor_.id);
@@ -28,9 +28,9 @@ class ucx_region final : public memory_region {
   result<void> allocate(size_t bytes) {
     mapped_ = region_header_bytes + bytes;
     if (arena_->shared_) {
-      TROUPE_TRY(shared_, ucx::memory::allocate(*arena_->shared_, mapped_));
+      TROUPE_TRY(shared_, arena_->shared_->allocate(mapped_));
       base_ = shared_->bytes().data();
-      descriptor_.key = shared_->rkey();
+      descriptor_.key = shared_->key();
     } else {
       void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p == MAP_FAILED) return fail(errc::exhausted, "{} B of memory: errno {}", bytes, errno);
@@ -49,18 +49,18 @@ class ucx_region final : public memory_region {
  private:
   region_header* header() const { return reinterpret_cast<region_header*>(base_); }
 
-  const std::shared_ptr<ucx_arena> arena_;
-  std::unique_ptr<ucx::memory> shared_;
+  const std::shared_ptr<arena> arena_;
+  std::unique_ptr<shared_block> shared_;
   void* private_ = nullptr;
   std::byte* base_ = nullptr;
   size_t mapped_ = 0;
   remote_region descriptor_;
 };
 
-result<region_ptr> ucx_arena::allocate(size_t bytes) {
+result<region_ptr> arena::allocate(size_t bytes) {
   if (bytes == 0 || bytes > (uint64_t{1} << 46))
     return fail(errc::invalid_argument, "a region of {} B: it must be 1 B to 64 TiB", bytes);
-  auto region = std::make_shared<ucx_region>(shared_from_this());
+  auto region = std::make_shared<arena_region>(shared_from_this());
   std::unique_lock lock(mutex_);
   auto made = region->allocate(bytes);
   if (made) regions_[region->descriptor().id] = region;
@@ -69,7 +69,7 @@ result<region_ptr> ucx_arena::allocate(size_t bytes) {
   return region;
 }
 
-region_ptr ucx_arena::find(uint64_t id, uint64_t generation) {
+region_ptr arena::find(uint64_t id, uint64_t generation) {
   region_ptr r;  // let go after the lock: it may be the last reference
   std::lock_guard lock(mutex_);
   const auto known = regions_.find(id);
@@ -78,10 +78,10 @@ region_ptr ucx_arena::find(uint64_t id, uint64_t generation) {
   return r && r->descriptor().generation == generation ? r : nullptr;
 }
 
-result<std::unique_ptr<ucx::mapping>> ucx_arena::map(const std::string& peer_shared_address,
-                                                     const remote_region& remote) {
+result<std::unique_ptr<shared_mapping>> arena::map(const std::string& peer_shared_address,
+                                                   const remote_region& remote) {
   std::lock_guard lock(mutex_);
-  TROUPE_TRY(auto m, ucx::mapping::open(*shared_, peer_shared_address, remote.key, remote.base));
+  TROUPE_TRY(auto m, shared_->map(peer_shared_address, remote.key, remote.base));
   const auto* h = reinterpret_cast<const region_header*>(m->data());
   if (m->size() != region_header_bytes + remote.length || h->magic != region_header_magic || h->id != remote.id ||
       h->generation != remote.generation || h->alive.load(std::memory_order_seq_cst) == 0)
@@ -89,7 +89,7 @@ result<std::unique_ptr<ucx::mapping>> ucx_arena::map(const std::string& peer_sha
   return m;
 }
 
-void ucx_arena::unmap(std::unique_ptr<ucx::mapping> mapping) {
+void arena::unmap(std::unique_ptr<shared_mapping> mapping) {
   std::lock_guard lock(mutex_);
   mapping.reset();
 }

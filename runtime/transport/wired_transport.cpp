@@ -1,4 +1,4 @@
-#include "runtime/transport/ucx_transport.hpp"
+#include "runtime/transport/wired_transport.hpp"
 
 #include <sched.h>
 
@@ -16,55 +16,47 @@ constexpr nanoseconds yield_time = std::chrono::microseconds(200);
 
 }  // namespace
 
-result<std::unique_ptr<transport>> make_ucx_transport(const options& o) {
-  if (auto ok = check_options(o); !ok) return fail(ok.error());
-  auto t = std::make_unique<ucx_transport>(o);
-  if (auto ok = t->start(); !ok) return fail(ok.error());
-  return t;
+tcp_wire_options wire_options(const options& o) {
+  tcp_wire_options w;
+  w.interface = o.interface;
+  // A peer may have larger limits than this side's.
+  w.max_payload = std::max({w.max_payload, o.max_message, uint64_t{o.max_pages} * sizeof(wire_piece)});
+  w.max_incoming = size_t{o.max_peers} * 4;  // the old ones of a peer may not have been found out yet
+  return w;
 }
 
-result<void> ucx_transport::start() {
-  TROUPE_TRY(node_, ucx::node::messages(options_.interface));
-  TROUPE_TRY(out_, ucx::node::messages(options_.interface));
-  TROUPE_TRY(sleeper_, ucx::sleeper::make(*node_, *out_));
-  std::unique_ptr<ucx::node> shared;
-  if (options_.shared_memory) {
-    TROUPE_TRY(shared, ucx::node::shared_memory());
-  }
-  identity_ = entropy_seed();
-  host_ = ucx::host_identity();
-  arena_ = std::make_shared<ucx_arena>(std::move(shared), identity_);
-  ucx::endpoint_address a;
+wired_transport::wired_transport(const options& o, std::unique_ptr<wire> wire, std::unique_ptr<shared_space> shared)
+    : options_(o), identity_(entropy_seed()), host_(host_identity()), wire_(std::move(wire)) {
+  arena_ = std::make_shared<arena>(std::move(shared), identity_);
+  endpoint_address a;
   a.identity = identity_;
   a.host = host_;
-  a.messages = node_->address();
+  a.messages = wire_->address();
   if (arena_->shares()) a.shared = arena_->shared_address();
   address_ = a.encode();
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = 1;
-  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  handler.cb = &ucx_transport::receive;
-  handler.arg = this;
-  if (const auto s = ucp_worker_set_am_recv_handler(node_->worker(), &handler); s != UCS_OK)
-    return ucx::ucx_failure("ucp_worker_set_am_recv_handler", s);
+  wire_->on_frame([this](std::span<const std::byte> header, std::span<const std::byte> payload) {
+    frame_header h;
+    if (header.size() != sizeof h) {
+      ++count_.stale;
+      return;
+    }
+    std::memcpy(&h, header.data(), sizeof h);
+    take(h, payload);
+  });
   thread_ = std::thread([this] { loop(); });
-  return {};
 }
 
-ucx_transport::~ucx_transport() {
-  if (!thread_.joinable()) return;
+wired_transport::~wired_transport() {
   TROUPE_CHECK(std::this_thread::get_id() != thread_.get_id(), "a transport is destroyed by its own thread");
   {
     std::lock_guard lock(commands_mutex_);
     stop_ = true;
   }
-  sleeper_->signal();
+  wire_->signal();
   thread_.join();
 }
 
-result<peer_state*> ucx_transport::known(const ucx::endpoint_address& where) {
+result<peer_state*> wired_transport::known(const endpoint_address& where) {
   if (where.identity == identity_) return fail(errc::invalid_argument, "add_peer: this is the transport's own address");
   std::lock_guard lock(peers_mutex_);
   auto& p = peers_[where.identity];
@@ -81,13 +73,13 @@ result<peer_state*> ucx_transport::known(const ucx::endpoint_address& where) {
   return p.get();
 }
 
-result<peer_id> ucx_transport::add_peer(std::string_view address) {
-  TROUPE_TRY(const auto where, ucx::endpoint_address::decode(address));
+result<peer_id> wired_transport::add_peer(std::string_view address) {
+  TROUPE_TRY(const auto where, endpoint_address::decode(address));
   TROUPE_TRY(peer_state* const p, known(where));
   return p->id;
 }
 
-void ucx_transport::remove_peer(peer_id peer) {
+void wired_transport::remove_peer(peer_id peer) {
   {
     std::lock_guard lock(commands_mutex_);
     removals_.push_back(peer);
@@ -95,11 +87,11 @@ void ucx_transport::remove_peer(peer_id peer) {
   poke();
 }
 
-void ucx_transport::poke() {
-  if (sleeping_.load(std::memory_order_seq_cst)) sleeper_->signal();
+void wired_transport::poke() {
+  if (sleeping_.load(std::memory_order_seq_cst)) wire_->signal();
 }
 
-result<void> ucx_transport::post(std::unique_ptr<operation> op) {
+result<void> wired_transport::post(std::unique_ptr<operation> op) {
   {
     std::lock_guard lock(peers_mutex_);
     if (!by_id_.contains(op->peer.value)) return fail(errc::not_found, "peer {} is not known", op->peer.value);
@@ -117,8 +109,8 @@ result<void> ucx_transport::post(std::unique_ptr<operation> op) {
   return {};
 }
 
-result<void> ucx_transport::move(operation::kind what, peer_id peer, region_ptr local, const remote_region& remote,
-                                 uint64_t page_bytes, const std::vector<page_move>& pages, completion done) {
+result<void> wired_transport::move(operation::kind what, peer_id peer, region_ptr local, const remote_region& remote,
+                                   uint64_t page_bytes, const std::vector<page_move>& pages, completion done) {
   if (!local) return fail(errc::invalid_argument, "no local region");
   {
     std::lock_guard lock(peers_mutex_);
@@ -137,22 +129,22 @@ result<void> ucx_transport::move(operation::kind what, peer_id peer, region_ptr 
   return post(std::move(op));
 }
 
-result<void> ucx_transport::get(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
-                                uint64_t remote_offset, uint64_t length, completion done) {
+result<void> wired_transport::get(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
+                                  uint64_t remote_offset, uint64_t length, completion done) {
   ++count_.gets;
   return move(operation::kind::move_in, peer, std::move(local), remote, length, {{remote_offset, local_offset}},
               std::move(done));
 }
 
-result<void> ucx_transport::put(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
-                                uint64_t remote_offset, uint64_t length, completion done) {
+result<void> wired_transport::put(peer_id peer, region_ptr local, uint64_t local_offset, const remote_region& remote,
+                                  uint64_t remote_offset, uint64_t length, completion done) {
   ++count_.puts;
   return move(operation::kind::move_out, peer, std::move(local), remote, length, {{remote_offset, local_offset}},
               std::move(done));
 }
 
-result<void> ucx_transport::pull(peer_id peer, region_ptr local, const remote_region& remote, uint64_t page_bytes,
-                                 std::vector<page_move> pages, completion done) {
+result<void> wired_transport::pull(peer_id peer, region_ptr local, const remote_region& remote, uint64_t page_bytes,
+                                   std::vector<page_move> pages, completion done) {
   ++count_.pulls;
   if (pages.size() > options_.max_pages)
     return fail(errc::invalid_argument, "pull: {} pages, the limit is {}", pages.size(), options_.max_pages);
@@ -160,7 +152,7 @@ result<void> ucx_transport::pull(peer_id peer, region_ptr local, const remote_re
   return move(operation::kind::move_in, peer, std::move(local), remote, page_bytes, pages, std::move(done));
 }
 
-result<void> ucx_transport::send(peer_id peer, channel_id channel, std::vector<std::byte> bytes, completion done) {
+result<void> wired_transport::send(peer_id peer, channel_id channel, std::vector<std::byte> bytes, completion done) {
   ++count_.sends;
   if (bytes.size() > options_.max_message)
     return fail(errc::invalid_argument, "send: {} B, the limit is {}", bytes.size(), options_.max_message);
@@ -172,7 +164,7 @@ result<void> ucx_transport::send(peer_id peer, channel_id channel, std::vector<s
   return post(std::move(op));
 }
 
-void ucx_transport::on_message(channel_id channel, message_handler handler) {
+void wired_transport::on_message(channel_id channel, message_handler handler) {
   std::lock_guard lock(handlers_mutex_);
   if (handler)
     handlers_[channel] = std::move(handler);
@@ -180,18 +172,18 @@ void ucx_transport::on_message(channel_id channel, message_handler handler) {
     handlers_.erase(channel);
 }
 
-void ucx_transport::on_peer_lost(peer_lost_handler handler) {
+void wired_transport::on_peer_lost(peer_lost_handler handler) {
   std::lock_guard lock(handlers_mutex_);
   lost_handler_ = std::move(handler);
 }
 
-counters ucx_transport::stats() const {
+counters wired_transport::stats() const {
   const auto& c = count_;
   return {c.gets,      c.puts,   c.sends,       c.pulls, c.pages,   c.bytes_in,
           c.bytes_out, c.served, c.connections, c.lost,  c.refused, c.stale};
 }
 
-void ucx_transport::refresh_peers() {
+void wired_transport::refresh_peers() {
   if (version_ == peers_version_.load()) return;
   std::lock_guard lock(peers_mutex_);
   version_ = peers_version_;
@@ -199,7 +191,7 @@ void ucx_transport::refresh_peers() {
   for (auto& [identity, p] : peers_) active_.push_back(p.get());
 }
 
-bool ucx_transport::take_commands() {
+bool wired_transport::take_commands() {
   std::vector<std::unique_ptr<operation>> ops;
   std::vector<peer_id> removals;
   {
@@ -212,7 +204,7 @@ bool ucx_transport::take_commands() {
   return !ops.empty() || !removals.empty();
 }
 
-void ucx_transport::forget(peer_id peer) {
+void wired_transport::forget(peer_id peer) {
   std::unique_ptr<peer_state> gone;
   {
     std::lock_guard lock(peers_mutex_);
@@ -227,7 +219,7 @@ void ucx_transport::forget(peer_id peer) {
   end_connection(*gone, errc::peer_lost, "the peer was removed");
 }
 
-void ucx_transport::begin(std::unique_ptr<operation> op) {
+void wired_transport::begin(std::unique_ptr<operation> op) {
   peer_state* p = nullptr;
   {
     std::lock_guard lock(peers_mutex_);
@@ -253,7 +245,7 @@ void ucx_transport::begin(std::unique_ptr<operation> op) {
   }
 }
 
-void ucx_transport::start_by_messages(peer_state& p, operation& op) {
+void wired_transport::start_by_messages(peer_state& p, operation& op) {
   if (op.what == operation::kind::move_out) {
     p.puts.push_back(op.id);
     return;
@@ -273,7 +265,7 @@ void ucx_transport::start_by_messages(peer_state& p, operation& op) {
   queue(p, h, std::move(list));
 }
 
-void ucx_transport::finish(std::unique_ptr<operation> op, result<void> r) {
+void wired_transport::finish(std::unique_ptr<operation> op, result<void> r) {
   --outstanding_;
   if (r) {
     uint64_t bytes = 0;
@@ -284,7 +276,7 @@ void ucx_transport::finish(std::unique_ptr<operation> op, result<void> r) {
   if (op->done) op->done(std::move(r));
 }
 
-void ucx_transport::finish(peer_state& p, uint64_t id, result<void> r) {
+void wired_transport::finish(peer_state& p, uint64_t id, result<void> r) {
   const auto found = p.operations.find(id);
   if (found == p.operations.end()) return;
   auto op = std::move(found->second);
@@ -294,7 +286,7 @@ void ucx_transport::finish(peer_state& p, uint64_t id, result<void> r) {
 
 // Copies through shared memory, a slice at a time. A region that cannot be mapped or is not the one that was meant is
 // asked for by messages: its owner knows whether it is gone.
-bool ucx_transport::run_direct(peer_state& p) {
+bool wired_transport::run_direct(peer_state& p) {
   if (p.direct.empty()) return false;
   size_t budget = direct_slice;
   while (!p.direct.empty() && budget > 0) {
@@ -349,7 +341,7 @@ bool ucx_transport::run_direct(peer_state& p) {
   return true;
 }
 
-bool ucx_transport::pump(peer_state& p) {
+bool wired_transport::pump(peer_state& p) {
   if (p.restarted) {
     // Its operations are in doomed_ already, and what has come since belongs to the new connection.
     close(p);
@@ -360,33 +352,34 @@ bool ucx_transport::pump(peer_state& p) {
     std::lock_guard lock(handlers_mutex_);
     if (lost_handler_) lost_handler_(p.id, "the peer has begun a new connection");
   }
-  if (p.dead) {
+  if (p.dead || (p.out && p.out->lost())) {
     end_connection(p, errc::peer_lost, "the connection was closed by the peer or its process has ended");
     return true;
   }
-  if (!p.guard && (p.wanted || !p.operations.empty() || !p.outbox.empty()) && !connect(p)) {
+  if (!p.out && (p.wanted || !p.operations.empty() || !p.outbox.empty()) && !connect(p)) {
     end_connection(p, errc::peer_lost, "no connection to the peer can be made");
     return true;
   }
-  if (!p.guard) return false;
+  if (!p.out) return false;
+  p.flying.advance(p.out->sent());
   bool busy = false;
-  while (!p.outbox.empty() && p.flying->control < control_window && !p.dead) {
+  while (!p.outbox.empty() && p.flying.control.size() < control_window) {
     auto f = std::move(p.outbox.front());
     p.outbox.pop_front();
-    fly(p, std::move(f), false);
+    fly(p, std::move(f), p.flying.control);
     busy = true;
   }
   busy |= pump_servings(p);
   busy |= pump_puts(p);
   busy |= run_direct(p);
-  return busy || p.dead;
+  return busy || p.out->lost();
 }
 
-nanoseconds ucx_transport::check_timers() {
+nanoseconds wired_transport::check_timers() {
   nanoseconds next = std::chrono::seconds(60);
   const auto ms = [](nanoseconds d) { return d.count() / 1'000'000; };
   for (peer_state* p : active_) {
-    if (!p->guard) continue;
+    if (!p->out) continue;
     const nanoseconds silent = now_ - p->heard;
     const nanoseconds stuck = p->operations.empty() ? nanoseconds(0) : now_ - p->progressed;
     if (silent >= options_.deadline || stuck >= options_.deadline) {
@@ -408,13 +401,13 @@ nanoseconds ucx_transport::check_timers() {
   return std::max(next, nanoseconds(0));
 }
 
-void ucx_transport::loop() {
+void wired_transport::loop() {
   const clock_source& clock = steady_clock();
   nanoseconds idle_since{-1};
   for (;;) {
     now_ = clock.now();
     bool busy = take_commands();
-    for (int i = 0; i < 64 && node_->progress() + out_->progress() != 0; ++i) busy = true;
+    for (int i = 0; i < 64 && wire_->progress() != 0; ++i) busy = true;
     for (auto& op : std::exchange(doomed_, {}))
       finish(std::move(op), fail(errc::peer_lost, "the peer has begun a new connection"));
     refresh_peers();
@@ -436,7 +429,7 @@ void ucx_transport::loop() {
     }
     // Announced first, looked at the queue after: a post either is seen here or sees the announcement.
     sleeping_.store(true, std::memory_order_seq_cst);
-    if (!take_commands()) sleeper_->sleep(next);
+    if (!take_commands()) wire_->sleep(next);
     sleeping_.store(false, std::memory_order_seq_cst);
   }
   {
