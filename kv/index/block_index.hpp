@@ -213,10 +213,12 @@ class block_index {
   virtual result<remove_reply> remove(std::span<const extent_id> extents, remove_why why, int64_t now_s,
                                       nanoseconds now) = 0;
 
-  /// Follows the primary owner. Unknown extents in raise and remove are ignored, an expiry is only ever raised.
+  /// Follows the primary owner. Unknown extents in raise and remove are ignored, an expiry is only ever raised. After
+  /// an error a first part may have been applied: apply all of it again.
   virtual result<void> apply(std::span<const index_change> changes) = 0;
   /// Up to `limit` put changes of the extents for which `wanted` (given info.slot_first) is true, in the order of their
-  /// ids from `at` on, which moves on. Expired ones are included: who takes over must reclaim them.
+  /// ids from `at` on, which moves on. Expired ones are included: who takes over must reclaim them. Looks at no more
+  /// than 64 * `limit` records, so there may be few or none before at.done.
   virtual result<std::vector<index_change>> export_extents(index_cursor& at, size_t limit,
                                                            const std::function<bool(const block_hash&)>& wanted) = 0;
   /// Takes extents found on targets into the index (rebuild): put-if-absent with expiry max(header, now + 1 h). Known
@@ -225,7 +227,8 @@ class block_index {
 
   /// Looks at up to `limit` records from `at` on, which moves on: values damaged, blocks without their extent, expiry
   /// entries that disagree. With `repair`, what can be derived from other records is written anew and the rest is
-  /// removed (a damaged extent record: its blocks become missing until `restore` brings it back from the shards).
+  /// removed (a damaged extent record: its blocks become missing until `restore` brings it back from the shards). Error
+  /// corrupt: a file of the database itself is damaged; then the index is to be deleted and rebuilt with `restore`.
   virtual result<std::vector<index_finding>> check(index_cursor& at, size_t limit, bool repair, int64_t now_s) = 0;
 
   virtual index_stats stats(int64_t now_s) = 0;

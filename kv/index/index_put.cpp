@@ -1,5 +1,6 @@
 // put, restore and apply: how records come in.
 #include <algorithm>
+#include <unordered_set>
 
 #include "kv/index/index_impl.hpp"
 
@@ -123,6 +124,7 @@ result<put_reply> index_impl::put_all(std::span<const put_item> items, put_mode 
 
 result<std::vector<extent_id>> index_impl::restore(std::span<const extent_info> extents, int64_t now_s) {
   std::vector<extent_id> orphans;
+  std::unordered_set<extent_id> met;  // every shard of an extent tells of it
   for (size_t first = 0; first < extents.size(); first += put_extents_max) {
     const auto part = extents.subspan(first, std::min(put_extents_max, extents.size() - first));
     std::vector<extent_id> ids;
@@ -130,7 +132,7 @@ result<std::vector<extent_id>> index_impl::restore(std::span<const extent_info> 
     TROUPE_TRY(const auto known, read_extents(ids));
     std::vector<put_item> items;
     for (const auto& e : part)
-      if (!known.contains(e.id)) items.push_back({&e});
+      if (!known.contains(e.id) && met.insert(e.id).second) items.push_back({&e});
     TROUPE_TRY(const auto r, put_all(items, put_mode::restore, now_s));
     for (size_t i = 0; i < items.size(); ++i)
       if (!r.recorded[i]) orphans.push_back(items[i].info->id);
@@ -182,7 +184,8 @@ result<std::vector<index_change>> index_impl::export_extents(index_cursor& at, s
   std::vector<index_change> out;
   if (at.done) return out;
   TROUPE_TRY(auto walk, db_.scan(family::extent, at.key));
-  for (; walk->valid() && out.size() < limit; walk->next()) {
+  size_t seen = 0;
+  for (; walk->valid() && out.size() < limit && seen < 64 * limit; walk->next(), ++seen) {
     const std::string_view key = walk->key();
     auto r = decode_extent(key, walk->value());
     if (!r) {

@@ -21,7 +21,7 @@ struct rocks_options {
   uint64_t write_buffer_bytes = uint64_t{256} << 20;  // all memtables together; flushing begins at 7/8 of it
   wal_mode wal = wal_mode::on;
   int background_jobs = 2;                                // flushes and compactions at once
-  uint64_t compaction_bytes_per_s = uint64_t{128} << 20;  // of reads and writes of flush and compaction; 0: no limit
+  uint64_t compaction_bytes_per_s = uint64_t{128} << 20;  // that flush and compaction write; 0: no limit
   std::shared_ptr<const sweeper> sweep;                   // may be null
   const unix_clock* clock = nullptr;                      // for the sweep; needed with one; outlives the database
 };
