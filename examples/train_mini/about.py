@@ -5,14 +5,18 @@ import random
 
 QUESTIONS = {
     "who": [
-        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Are you a robot?", "Are you a person?", "Are you human?", "Who am I talking to?",
-        "Do you have a name?", "Introduce yourself.", "What should I call you?", "Are you an AI?", "Hi, who are you?", "Hello! What is your name?",
+        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Are you a robot?",
+        "Are you a person?", "Are you human?", "Who am I talking to?",
+        "Do you have a name?", "Introduce yourself.", "What should I call you?", "Are you an AI?", "Hi, who are you?",
+        "Hello! What is your name?",
     ],
     "made": [
-        "Who made you?", "How were you made?", "How do you work?", "Where do you run?", "How big are you?", "What is Troupe?", "How did you learn to speak?", "Are you a large language model?",
+        "Who made you?", "How were you made?", "How do you work?", "Where do you run?", "How big are you?",
+        "What is Troupe?", "How did you learn to speak?", "Are you a large language model?",
     ],
     "can": [
-        "What can you do?", "How can you help me?", "What are you good at?", "What can I ask you?", "Can you tell stories?", "Do you know everything?", "Are you always right?",
+        "What can you do?", "How can you help me?", "What are you good at?", "What can I ask you?",
+        "Can you tell stories?", "Do you know everything?", "Are you always right?",
     ],
 }  # fmt: skip
 ANSWERS = {

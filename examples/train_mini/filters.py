@@ -3,8 +3,11 @@
 import re
 
 ALLOWED = re.compile(r"[A-Za-z0-9\s.,;:!?'\"()\[\]&%$/*#+=<>_°é-]*")
-REFUSAL = re.compile(r"\b(as an ai|ai language model|i'm sorry, but|i am sorry, but|smollm|hugging ?face|cannot assist)", re.I)
-PLAIN = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": " - ", "\u2026": "...", "\u00a0": " "})
+REFUSAL = re.compile(
+    r"\b(as an ai|ai language model|i'm sorry, but|i am sorry, but|smollm|hugging ?face|cannot assist)", re.I
+)
+PLAIN = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": " - ",
+"\u2026": "...", "\u00a0": " "})
 
 
 def repeats(text):

@@ -18,7 +18,8 @@ import topics
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 HEAT = {"story": 1.45, "write": 1.25, "free": 1.5}  # times --heat
-ENDINGS = ["In the end,", "From that day on,", "And so", "That night,", "At last,", "Finally,", "After that,", "And from then on,"]
+ENDINGS = ["In the end,", "From that day on,", "And so", "That night,", "At last,", "Finally,", "After that,",
+"And from then on,"]
 SHARD_BYTES = 8_000_000
 
 

@@ -158,14 +158,14 @@ def sample(logits, temperature, min_p_log, seed):
     return out
 
 
-def check(m, device, rows=64, slots=256, length=90):
-    """Compares the kernels with the plain step on rows of random tokens, each at its own position; raises if they
-    disagree."""
+def check(m, device, rows=64, slots=256, first=0, length=90):
+    """Compares the kernels with the plain step on rows of random tokens from position `first` on, each at its own pace;
+    raises if they disagree."""
     import teacher
 
     g = torch.Generator("cpu").manual_seed(1)
     plain, fast = (teacher.Cache(m, rows, slots, device) for _ in range(2))
-    pos = torch.zeros(rows, dtype=torch.int32, device=device)
+    pos = torch.full((rows,), first, dtype=torch.int32, device=device)
     for i in range(length):
         tokens = torch.randint(FIRST_TEXT, m.embed.shape[0], (rows,), generator=g).to(device)
         a, b = teacher.step(m, plain, tokens, pos, False).float(), teacher.step(m, fast, tokens, pos, True).float()
