@@ -54,6 +54,8 @@ result<std::unique_ptr<node>> node::make(const std::string& tls, const std::stri
   ucp_config_modify(config, "TLS", tls.c_str());
   if (!interface.empty()) ucp_config_modify(config, "NET_DEVICES", interface.c_str());
   ucp_config_modify(config, "MAX_EAGER_RAILS", "1");  // messages to a peer stay in order
+  // A frame that is sent from where it lies and meets a reset is completed twice (uct_tcp_ep_sendv), an assertion.
+  if (features & UCP_FEATURE_AM) ucp_config_modify(config, "ZCOPY_THRESH", "inf");
   std::unique_ptr<node> n(new node);
   n->stays_ = (features & UCP_FEATURE_AM) != 0;
   const auto listened = listeners();
