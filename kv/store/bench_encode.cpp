@@ -31,7 +31,7 @@ result<encode_rates> bench_encode(uint32_t data, uint32_t parity, uint64_t shard
     for (uint32_t s = 0; s < n; ++s) shards[s] = memory.data() + (extent * n + s) * shard_bytes;
   };
   const double bytes = static_cast<double>(shard_bytes * data * extents);
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < 15; ++round) {
     auto begin = clock.now();
     for (size_t e = 0; e < extents; ++e) {
       point(e);

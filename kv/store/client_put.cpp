@@ -162,11 +162,13 @@ void put_op::plan(const std::vector<std::optional<block_place>>& places) {
 void put_op::write(size_t i) {
   if (trouble) return wrote(i, fail(error{errc::cancelled, "an earlier block could not be stored"}));
   // Copying and encoding are worth another core; on a full worker they run here.
-  auto work = [op = shared_from_this(), i] {
+  auto work = [op = shared_from_this(), i]() mutable {
     auto& p = op->pieces[i];
     auto shards = std::make_shared<result<shard_buffers>>(
         make_shards(p.info, std::span(op->request.blocks).subspan(p.at, p.info.count), op->self->pool_));
-    op->self->home_.post([op, i, shards] { op->encoded(i, std::move(*shards)); });
+    executor& home = op->self->home_;
+    // Moved: the last reference must not go on the worker's thread.
+    home.post([op = std::move(op), i, shards = std::move(shards)] { op->encoded(i, std::move(*shards)); });
   };
   if (!self->compute_.submit(work)) work();
 }
@@ -175,10 +177,13 @@ void put_op::encoded(size_t i, result<shard_buffers> shards) {
   if (!shards) return wrote(i, fail(shards.error()));
   // The memory goes back to the pool when the last target has let go of it.
   client* c = self;
-  std::shared_ptr<const shard_buffers> kept(new shard_buffers(std::move(*shards)), [c, held = held](shard_buffers* b) {
-    c->pool_.give_back(std::move(b->memory));
-    delete b;
-  });
+  std::shared_ptr<const shard_buffers> kept(new shard_buffers(std::move(*shards)),
+                                            [c, held = held](shard_buffers* b) mutable {
+                                              c->pool_.give_back(std::move(b->memory));
+                                              delete b;
+                                              executor& home = c->home_;  // tickets belong to the executor
+                                              home.post([held = std::move(held)] {});
+                                            });
   crash_point(self->options_.crash, "put.encoded");
   write_shards(pieces[i].info, std::move(kept), *who, self->home_,
                [op = shared_from_this(), i](result<extent_info> r) { op->wrote(i, std::move(r)); });

@@ -210,13 +210,15 @@ result<std::unique_ptr<directory_store>> directory_store::open(const directory_o
   if (auto r = s->read_layout(); !r) return fail(r.error());
   if (auto r = s->open_parts(); !r) return fail(r.error());
   if (auto r = s->rebuild_if_lost(); !r) return fail(r.error());
+  if (options.maintain_every > nanoseconds{0})
+    s->home_->post([store = s->store_.get(), every = options.maintain_every] { store->keep_maintained(every); });
   return s;
 }
 
 directory_store::~directory_store() {
   if (store_) {
     std::promise<void> idle;
-    home_->post([&] { store_->io().idle([&] { idle.set_value(); }); });
+    home_->post([&] { store_->stop_maintaining([&] { store_->io().idle([&] { idle.set_value(); }); }); });
     idle.get_future().wait();
   }
   pool_.reset();  // I/O that answers nobody any more still uses the stores

@@ -49,6 +49,7 @@ struct directory_options {
   uint64_t window = 64ull << 20;
   int64_t agent_ttl_s = 3 * 86'400, chatbot_ttl_s = 7 * 86'400, step_s = 3'600;
   double high = 0.90, low = 0.85;
+  nanoseconds maintain_every = std::chrono::seconds(30);  // expired space back, eviction; 0: only when asked
 };
 
 /// An open store. The calls below block, may come from any thread, and must have returned before the destructor; what

@@ -102,6 +102,44 @@ shard_store* local_store::device(target_id id) {
   return it == stores_.end() ? nullptr : it->second.get();
 }
 
+struct local_store::upkeep : std::enable_shared_from_this<upkeep> {
+  local_store* store = nullptr;  // null: stopped
+  executor* home = nullptr;
+  nanoseconds every{0};
+  bool busy = false;
+  std::function<void()> when_ended;
+
+  void wait() {
+    home->post_after(every, [self = shared_from_this()] { self->tick(); });
+  }
+  void tick() {
+    if (!store) return;
+    busy = true;
+    store->maintain([self = shared_from_this()](result<reclaim_report>) {
+      self->busy = false;
+      if (self->store) return self->wait();
+      if (self->when_ended) self->home->post(std::move(self->when_ended));
+    });
+  }
+};
+
+void local_store::keep_maintained(nanoseconds every) {
+  upkeep_ = std::make_shared<upkeep>();
+  upkeep_->store = this;
+  upkeep_->home = &home_;
+  upkeep_->every = every;
+  upkeep_->wait();
+}
+
+void local_store::stop_maintaining(std::function<void()> done) {
+  if (!upkeep_ || !upkeep_->busy) {
+    if (upkeep_) upkeep_->store = nullptr;
+    return home_.post(std::move(done));
+  }
+  upkeep_->store = nullptr;
+  upkeep_->when_ended = std::move(done);
+}
+
 void local_store::maintain(reply<reclaim_report> done) { run_maintain(who(), reclaim_, home_, std::move(done)); }
 
 void local_store::scrub(scrub_options options, reply<scrub_report> done) {

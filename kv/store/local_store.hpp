@@ -60,15 +60,23 @@ class local_store {
 
   /// Expired extents out, then eviction if a target is above its mark.
   void maintain(reply<reclaim_report> done);
+  /// Does that every `every` (> 0) from now on, so that the space of what expires is back after that time at the latest
+  /// (leased extents: once their lease has ended). Errors are tried again the next time. Call once.
+  void keep_maintained(nanoseconds every);
+  /// Ends it; `done` comes when no maintenance is under way any more.
+  void stop_maintaining(std::function<void()> done);
   /// See scrub.hpp.
   void scrub(scrub_options options, reply<scrub_report> done);
 
  private:
   local_store(executor& home, const unix_clock& wall) : home_(home), wall_(wall) {}
 
+  struct upkeep;  // outlives the store in the executor's timer
+
   executor& home_;
   const unix_clock& wall_;
   reclaim_options reclaim_;
+  std::shared_ptr<upkeep> upkeep_;
   std::vector<std::string> notes_;
   std::map<target_id, std::unique_ptr<shard_store>> stores_;
   std::vector<std::unique_ptr<block_index>> indexes_;

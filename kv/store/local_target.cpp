@@ -47,7 +47,8 @@ void local_target::run(reply<T> done, F work) {
   auto shared = std::make_shared<reply<T>>(std::move(done));  // one copy, whoever ends up calling it
   const bool taken = blocking_.submit([this, shared, work = std::move(work)]() mutable {
     auto outcome = std::make_shared<result<T>>(work());
-    home_.post([shared, outcome] { (*shared)(std::move(*outcome)); });
+    // Moved, not copied: what the answer holds is released on the executor, never here.
+    home_.post([shared = std::move(shared), outcome = std::move(outcome)] { (*shared)(std::move(*outcome)); });
   });
   if (taken) return;
   home_.post([shared, id = id_] {

@@ -245,6 +245,7 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     }
     if (other != SIZE_MAX && repair) {  // a rebuild that was cut before the index knew of it
       used[other] = true;
+      if (at != SIZE_MAX) used[at] = false;  // the rotten one is not needed any more
       updated.targets[shard] = found.shards[other].first;
       d.good.emplace_back(updated.targets[shard], shard);
       moved = true;
@@ -254,7 +255,10 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     d.lost.push_back(shard);
   }
   for (size_t i = 0; i < found.shards.size(); ++i) {
-    if (!used[i]) unwanted.emplace_back(found.shards[i].first, shard_key{found.id, found.shards[i].second.shard});
+    if (used[i]) continue;
+    unwanted.emplace_back(found.shards[i].first, shard_key{found.id, found.shards[i].second.shard});
+    s->note(fmt::format("extent {}: shard {} on target {}, where the index does not name it", to_string(found.id),
+                        found.shards[i].second.shard, found.shards[i].first.value));
   }
   out.strays += unwanted.size();
   if (moved) {

@@ -16,6 +16,16 @@ flow rebuild(std::shared_ptr<scrubbing> s, damage d, std::vector<target_id> sour
   const extent_info& info = d.record.info;
   const uint64_t payload = shard_bytes(info), stride = shard_buffer_bytes(payload);
   const size_t n = std::min(d.lost.size(), onto.size());
+  // A shard whose own target was chosen stays there.
+  for (size_t i = 0; i < d.lost.size(); ++i) {
+    const auto own = std::find(onto.begin(), onto.end(), info.targets[d.lost[i]]);
+    if (own == onto.end()) continue;
+    const auto at = static_cast<size_t>(own - onto.begin());
+    if (i < onto.size())
+      std::swap(onto[i], onto[at]);
+    else
+      std::swap(d.lost[i], d.lost[at]);
+  }
   auto give_up = [&](const std::string& why) {
     ++s->out.waiting;
     s->note(fmt::format("extent {}: cannot be repaired now: {}", to_string(info.id), why));

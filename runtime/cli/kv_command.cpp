@@ -7,6 +7,14 @@ void add_kv(CLI::App& app, context& ctx) {
   CLI::App* kv =
       app.add_subcommand("kv", "The block store: what it holds, how fast it is, what a trace would find in it");
   kv->require_subcommand(1);
+  kv->footer(
+      "A store is a directory; one process at a time has it open. docs/kv.md shows how to use it.\n"
+      "Exit codes: 0 ok, 1 not all of it could be done or something is wrong, 2 wrong command line, 3 no store there "
+      "or\n"
+      "in use, 130 stopped by Ctrl-C (the store is closed in order).");
+  add_kv_blocks(*kv, ctx);
+  add_kv_maintain(*kv, ctx);
+  add_kv_bench(*kv, ctx);
   add_kv_replay(*kv, ctx);
 }
 

@@ -1,4 +1,4 @@
-// The `troupe kv` group. One file per subcommand (kv_<name>_command.cpp); each adds itself to the group.
+// The `troupe kv` group. One file per subcommand or two; each adds itself to the group.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,10 @@
 
 namespace troupe::cli {
 
-/// Each adds one subcommand of `troupe kv`.
+/// Each adds its subcommands to `troupe kv`: put, get, match; ls, stat, verify, scrub; bench; replay.
+void add_kv_blocks(CLI::App& kv, context& ctx);
+void add_kv_maintain(CLI::App& kv, context& ctx);
+void add_kv_bench(CLI::App& kv, context& ctx);
 void add_kv_replay(CLI::App& kv, context& ctx);
 
 }  // namespace troupe::cli

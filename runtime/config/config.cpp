@@ -154,6 +154,9 @@ struct reader {
     };
     ranks(s.prefill, "prefill");
     ranks(s.decode, "decode");
+    rule(s.storage.low_mark <= s.storage.high_mark, "storage.low_mark", "is above storage.high_mark");
+    rule(s.storage.chunk % 4096 == 0, "storage.chunk", "is not a multiple of 4KiB");
+    rule(s.storage.chunk <= s.storage.capacity, "storage.chunk", "is larger than storage.capacity");
   }
 };
 

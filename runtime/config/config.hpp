@@ -73,6 +73,15 @@ struct transport_section {
   std::chrono::nanoseconds step_deadline, peer_deadline;
 };
 
+/// The KV block store: where it lies, how it is coded, how long blocks live. `troupe kv -c FILE` reads it.
+struct storage_section {
+  storage_section();
+  std::string path, durability;
+  uint32_t data, parity, targets, io_threads, high_mark, low_mark;
+  uint64_t chunk, capacity, window;
+  std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after;
+};
+
 /// What the processes write about themselves.
 struct log_section {
   log_section();
@@ -89,6 +98,7 @@ struct settings {
   decode_section decode;
   engine_section engine;
   transport_section transport;
+  storage_section storage;
   log_section log;
 };
 

@@ -13,6 +13,7 @@ prefill_section::prefill_section() { prefill_table().apply_defaults(*this); }
 decode_section::decode_section() { decode_table().apply_defaults(*this); }
 engine_section::engine_section() { engine_table().apply_defaults(*this); }
 transport_section::transport_section() { transport_table().apply_defaults(*this); }
+storage_section::storage_section() { storage_table().apply_defaults(*this); }
 log_section::log_section() { log_table().apply_defaults(*this); }
 
 const section<cluster_section>& cluster_table() {
@@ -156,6 +157,38 @@ const section<transport_section>& transport_table() {
            "A rank that does not show up in an exchange for so long is reported as lost, and the step is abandoned."),
        duration<s>("peer_deadline", &s::peer_deadline, 5s, 10ms, 10min,
                    "An operation that takes longer ends the connection to its peer.")}};
+  return table;
+}
+
+const section<storage_section>& storage_table() {
+  using s = storage_section;
+  static const section<s> table{
+      "storage",
+      "The KV block store: `troupe kv -c FILE` works on the store that is described here.",
+      {path<s>("path", &s::path, "Directory of the store. Empty: none; `troupe kv --dir` names one."),
+       count<s>("data", &s::data, 2, 1, 32, "shards",
+                "Data shards of an extent, k. Any k of k + m shards give back everything."),
+       count<s>("parity", &s::parity, 1, 0, 8, "shards", "Parity shards of an extent, m: so many targets may be lost."),
+       count<s>("targets", &s::targets, 0, 0, 255, "targets",
+                "Storage targets; each extent puts one shard on k + m of them. 0, or fewer than k + m: k + m."),
+       size<s>("chunk", &s::chunk, 64ull << 20, 1ull << 20, 1ull << 40,
+               "Size of the files of a target, a multiple of 4KiB; space is taken from the file system in this unit."),
+       size<s>("capacity", &s::capacity, 64ull << 30, 1ull << 20, 1ull << 60,
+               "Most that one target may take; less where the file system has less."),
+       count<s>("high_mark", &s::high_mark, 90, 1, 100, "percent",
+                "A target fuller than this makes the store evict, earliest expiry first."),
+       count<s>("low_mark", &s::low_mark, 85, 0, 100, "percent", "Eviction ends here. Not above `high_mark`."),
+       duration<s>("agent_ttl", &s::agent_ttl, 72h, 1s, 87600h, "How long blocks of agents live after a write or read."),
+       duration<s>("chatbot_ttl", &s::chatbot_ttl, 168h, 1s, 87600h, "The same of chatbots."),
+       duration<s>("ttl_step", &s::ttl_step, 1h, 1s, 24h,
+                   "Expiries are rounded up to multiples of this, so that hot blocks are not rewritten all the time."),
+       duration<s>("hedge_after", &s::hedge_after, 0s, 0s, 1min,
+                   "A shard that has not come after so long is rebuilt from others instead; 0s: wait. Targets on one "
+                   "disk gain nothing by it."),
+       size<s>("window", &s::window, 64ull << 20, 1ull << 20, 1ull << 40, "Bytes being read, and being written, at once."),
+       count<s>("io_threads", &s::io_threads, 8, 1, 256, "threads", "Threads that wait for disks."),
+       choice<s>("durability", &s::durability, "process", {"process", "power"},
+                 "What an acknowledged write survives: the end of the process, or a power cut too.")}};
   return table;
 }
 

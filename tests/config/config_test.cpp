@@ -47,7 +47,7 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"prefill:\n  rank: 2\n", R"(c\.yaml:4:3: prefill\.rank: unknown key; did you mean ranks\?)"},
       {"prefill:\n  colour: 2\n", R"(c\.yaml:4:3: prefill\.colour: unknown key; section prefill has: ranks, ep, .*)"},
       {"prefil:\n  ranks: 2\n", R"(c\.yaml:3:1: prefil: unknown section; did you mean prefill\?)"},
-      {"storage:\n  a: 2\n", R"(c\.yaml:3:1: storage: unknown section; there are: cluster, .*)"},
+      {"warehouse:\n  a: 2\n", R"(c\.yaml:3:1: warehouse: unknown section; there are: cluster, .*)"},
       {"prefill:\n  ranks: two\n", R"(c\.yaml:4:10: prefill\.ranks: 'two' is not a whole number)"},
       {"prefill:\n  ranks: 0\n", R"(c\.yaml:4:10: prefill\.ranks: 0 is out of range; it must be 1 to 64)"},
       {"prefill:\n  ranks: 1.5\n", R"(c\.yaml:4:10: prefill\.ranks: '1\.5' is not a whole number)"},

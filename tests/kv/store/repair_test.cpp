@@ -50,7 +50,7 @@ struct fixture {
   void expect_clean() {
     auto v = store->scrub(false);
     ASSERT_TRUE(v) << v.error().message;
-    EXPECT_TRUE(v->clean()) << (v->notes.empty() ? "no note" : v->notes[0]);
+    EXPECT_TRUE(v->clean()) << (v->notes.empty() ? "no note" : first_note(*v));
     EXPECT_EQ(v->blocks, blocks());
     uint64_t shards = 0;
     for (uint32_t t = 1; t <= world.disks.size(); ++t) {
@@ -81,7 +81,7 @@ TEST(repair, every_pair_of_twelve_targets_may_go) {
       f.open();
       auto s = f.store->scrub(true);
       ASSERT_TRUE(s) << s.error().message;
-      EXPECT_TRUE(s->repaired()) << s->notes[0];
+      EXPECT_TRUE(s->repaired()) << first_note(*s);
       EXPECT_EQ(s->rebuilt, s->extents * 2);
       f.expect_clean();
       f.expect_all_readable();
@@ -145,7 +145,7 @@ TEST(repair, spare_targets_take_over_and_writes_go_on) {
   ASSERT_TRUE(f.store->put(f.chains.back().put()));
   auto s = f.store->scrub(true);
   ASSERT_TRUE(s);
-  EXPECT_EQ(s->waiting, 0u) << s->notes[0];
+  EXPECT_EQ(s->waiting, 0u) << first_note(*s);
   f.expect_all_readable();
   auto v = f.store->scrub(false);
   ASSERT_TRUE(v);
@@ -199,7 +199,7 @@ TEST(repair, a_lost_index_and_two_lost_targets) {
   f.open();
   auto s = f.store->scrub(true, true);
   ASSERT_TRUE(s) << s.error().message;
-  EXPECT_TRUE(s->repaired()) << s->notes[0];
+  EXPECT_TRUE(s->repaired()) << first_note(*s);
   f.expect_all_readable();
   f.expect_clean();
 }

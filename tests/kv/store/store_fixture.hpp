@@ -29,6 +29,9 @@ inline uint64_t test_seed() {
   return seed;
 }
 
+/// The first finding in words.
+inline std::string first_note(const scrub_report& r) { return r.notes.empty() ? "without a note" : r.notes[0]; }
+
 /// Whether the long version of a test is asked for.
 inline bool long_version() {
   const char* v = std::getenv("TROUPE_LONG");
@@ -43,7 +46,8 @@ struct twin_world {
 
   twin_world(size_t targets, size_t owner_count, uint64_t disk_bytes = 1ull << 40) {
     for (size_t i = 0; i < targets; ++i)
-      disks.push_back(std::make_unique<memory_disk>(memory_disk_options{.capacity_bytes = disk_bytes, .seed = i + 1}));
+      disks.push_back(std::make_unique<memory_disk>(memory_disk_options{
+          .capacity_bytes = disk_bytes, .seed = i + 1, .faults = {}, .crash = nullptr, .name = "memory"}));
     records = std::make_unique<memory_db>();
     for (size_t i = 0; i < owner_count; ++i) owners.push_back(std::make_unique<memory_db>());
   }

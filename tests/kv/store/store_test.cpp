@@ -36,7 +36,7 @@ struct fixture {
   size_t extents() {
     auto r = store->scrub(false);
     EXPECT_TRUE(r);
-    EXPECT_TRUE(r && r->clean()) << (r && !r->notes.empty() ? r->notes[0] : "");
+    EXPECT_TRUE(r && r->clean()) << (r && !r->notes.empty() ? first_note(*r) : "");
     return r ? r->extents : 0;
   }
 };
@@ -167,7 +167,7 @@ TEST(store, of_two_writers_one_wins_whole) {
     // What lost is gone: every shard that exists is named by the index.
     auto verify = f.store->scrub(false);
     ASSERT_TRUE(verify);
-    ASSERT_TRUE(verify->clean()) << verify->notes[0];
+    ASSERT_TRUE(verify->clean()) << first_note(*verify);
     ASSERT_EQ(f.shards(), verify->extents * 6);
   }
 }
@@ -277,6 +277,23 @@ TEST(store, a_leased_extent_is_not_reclaimed_and_a_late_read_is_not_believed) {
     ASSERT_TRUE(f.store->maintain());
     EXPECT_EQ(f.shards(), 0u);
   }
+}
+
+TEST(store, the_space_of_what_expired_is_back_within_the_stated_time) {
+  fixture f;
+  made_chain c(test_seed(), 20, 100);
+  ASSERT_TRUE(f.store->put(c.put()));
+  (*f.store)->keep_maintained(30s);
+  f.store->home().run_until([&] { return f.store->home().now() > 100s; });
+  EXPECT_EQ(f.shards(), 24u);
+  f.wall.advance(3 * day + 3601);
+  const auto since = f.store->home().now();
+  ASSERT_TRUE(f.store->home().run_until([&] { return f.shards() == 0; }));
+  EXPECT_LE(f.store->home().now() - since, 30s);
+  bool stopped = false;
+  (*f.store)->stop_maintaining([&] { stopped = true; });
+  EXPECT_FALSE(f.store->home().run_until([] { return false; })) << "the last timer has gone";
+  EXPECT_TRUE(stopped);
 }
 
 TEST(store, a_deadline_ends_a_read_with_what_has_come) {

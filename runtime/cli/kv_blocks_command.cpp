@@ -1,0 +1,208 @@
+// troupe kv put, get, match: a file in blocks under the tokens that it belongs to.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cli/kv_command.hpp"
+#include "runtime/cli/kv_common.hpp"
+#include "runtime/config/units.hpp"
+
+namespace troupe::cli {
+namespace {
+
+constexpr size_t blocks_per_call = 1024;  // Ctrl-C is looked at in between
+
+struct options {
+  kv_store_options store;
+  kv_chain_options chain;
+  std::string data, out, block_bytes, traffic = "agent";
+};
+
+void print(const nlohmann::ordered_json& j) {
+  fmt::print("{}\n", j.dump());
+  std::fflush(stdout);
+}
+
+result<std::vector<std::byte>> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return fail(errc::io, "{}: {}", path, std::strerror(errno));
+  std::vector<std::byte> bytes(static_cast<size_t>(in.tellg()));
+  in.seekg(0);
+  if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
+    return fail(errc::io, "{}: {}", path, std::strerror(errno));
+  return bytes;
+}
+
+result<int> put(const options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  where.create = true;
+  TROUPE_TRY(auto data, read_file(o.data));
+  kv_interrupt interrupt;
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("put", *store);
+  TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
+  uint64_t size = (data.size() + chain.size() - 1) / chain.size();
+  if (!o.block_bytes.empty()) {
+    TROUPE_TRY(size, kv_bytes(o.block_bytes));
+  }
+  const uint64_t n = chain.size();
+  if (size == 0 || size > kv::max_block_bytes || data.size() <= (n - 1) * size || data.size() > n * size)
+    return fail(errc::invalid_argument,
+                "{}: {} bytes for {} blocks of {} bytes; more than {} and at most {} are needed", o.data, data.size(),
+                n, size, (n - 1) * size, n * size);
+  TROUPE_TRY(auto space, store->maintain());
+  (void)space;
+  kv::put_chain_reply sum;
+  kv_progress progress("put");
+  for (uint64_t at = 0; at < n; at += blocks_per_call) {
+    if (kv_interrupt::set()) {
+      fmt::print(stderr, "troupe kv put: stopped after {} of {} blocks; they are stored\n", at, n);
+      return int{interrupted};
+    }
+    const uint64_t to = std::min<uint64_t>(n, at + blocks_per_call);
+    kv::put_chain_request r;
+    r.chain.assign(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(to));
+    r.first = at;
+    r.traffic = o.traffic == "chatbot" ? kv::traffic_class::chatbot : kv::traffic_class::agent;
+    for (uint64_t b = at; b < to; ++b)
+      r.blocks.emplace_back(data.data() + b * size, std::min<uint64_t>(size, data.size() - b * size));
+    TROUPE_TRY(auto done, store->put(std::move(r)));
+    sum.stored += done.stored;
+    sum.present += done.present;
+    sum.extents += done.extents;
+    sum.block_bytes += done.block_bytes;
+    progress.show(fmt::format("{} of {} blocks", to, n));
+  }
+  print({{"blocks", n},
+         {"tokens", chain.back().tokens},
+         {"stored", sum.stored},
+         {"present", sum.present},
+         {"extents", sum.extents},
+         {"bytes", sum.block_bytes}});
+  return int{ok};
+}
+
+result<int> get(const options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  kv_interrupt interrupt;
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("get", *store);
+  TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
+  TROUPE_TRY(auto lengths, store->lengths(chain));
+  std::FILE* out = o.out == "-" ? stdout : std::fopen(o.out.c_str(), "wb");
+  if (!out) return fail(errc::io, "{}: {}", o.out, std::strerror(errno));
+  uint64_t blocks = 0, bytes = 0, decoded = 0;
+  std::string stopped;
+  bool write_failed = false;
+  kv_progress progress("get");
+  for (size_t at = 0; at < lengths.size() && stopped.empty() && !kv_interrupt::set(); at += blocks_per_call) {
+    const size_t to = std::min(lengths.size(), at + blocks_per_call);
+    uint64_t total = 0;
+    for (size_t b = at; b < to; ++b) total += lengths[b];
+    std::vector<std::byte> memory(total);
+    kv::get_chain_request r;
+    r.chain.assign(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(to));
+    r.first = at;
+    for (uint64_t b = at, from = 0; b < to; from += lengths[b++]) r.into.emplace_back(memory.data() + from, lengths[b]);
+    r.traffic = o.traffic == "chatbot" ? kv::traffic_class::chatbot : kv::traffic_class::agent;
+    auto got = store->get(std::move(r));
+    if (!got) {
+      stopped = got.error().message;
+      break;
+    }
+    uint64_t good = 0;
+    for (size_t b = at; b < at + got->blocks; ++b) good += lengths[b];
+    write_failed = std::fwrite(memory.data(), 1, good, out) != good;
+    blocks += got->blocks;
+    bytes += good;
+    decoded += got->decoded;
+    if (got->stopped) stopped = got->stopped->message;
+    if (write_failed) stopped = fmt::format("{}: {}", o.out, std::strerror(errno));
+    progress.show(fmt::format("{} of {} blocks", blocks, chain.size()));
+  }
+  if (out == stdout ? std::fflush(out) != 0 : std::fclose(out) != 0) {
+    if (!write_failed) stopped = fmt::format("{}: {}", o.out, std::strerror(errno));
+  }
+  if (stopped.empty() && blocks < chain.size() && !kv_interrupt::set())
+    stopped = fmt::format("block {} is not in the store", blocks);
+  nlohmann::ordered_json j{{"blocks", blocks},
+                           {"of", chain.size()},
+                           {"tokens", blocks == 0 ? 0 : chain[blocks - 1].tokens},
+                           {"bytes", bytes},
+                           {"decoded", decoded}};
+  if (!stopped.empty()) j["stopped"] = stopped;
+  if (o.out == "-")
+    fmt::print(stderr, "{}\n", j.dump());
+  else
+    print(j);
+  if (kv_interrupt::set()) return int{interrupted};
+  if (blocks == chain.size() && stopped.empty()) return int{ok};
+  return complain("kv get", fmt::format("{} of {} blocks: {}", blocks, chain.size(), stopped), failed);
+}
+
+result<int> match(const options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("match", *store);
+  TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
+  const size_t of = chain.size();
+  const uint32_t tokens = store->layout().scheme.block_tokens;
+  TROUPE_TRY(uint64_t n, store->match(std::move(chain)));
+  print({{"blocks", n}, {"of", of}, {"tokens", n * tokens}});
+  return int{ok};
+}
+
+template <class F>
+void run(context& ctx, const char* name, F&& f) {
+  auto r = f();
+  ctx.result = r ? *r : kv_fail(name, r.error());
+}
+
+}  // namespace
+
+void add_kv_blocks(CLI::App& kv, context& ctx) {
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c =
+        kv.add_subcommand("put", "Store a file as the blocks of a chain of tokens; makes the store if needed");
+    o->store.add_to(*c, true);
+    o->chain.add_to(*c);
+    c->add_option("--data", o->data, "The file; it is cut into as many blocks as the tokens make")->required();
+    c->add_option("--block-bytes", o->block_bytes, "Size of a block; default: the file's size over the blocks");
+    c->add_option("--class", o->traffic, "Traffic class: how long the blocks live")
+        ->check(CLI::IsMember({"agent", "chatbot"}))
+        ->capture_default_str();
+    c->footer(
+        "Blocks that are there already are kept. The last block may be shorter.\n"
+        "Example:\n  troupe kv put --dir /tmp/kv --block-tokens 4 --text 'sixteen letters.' --data README.md");
+    c->callback([o, &ctx] { run(ctx, "put", [&] { return put(*o); }); });
+  }
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("get", "Read the blocks of a chain of tokens into a file");
+    o->store.add_to(*c, false);
+    o->chain.add_to(*c);
+    c->add_option("--out", o->out, "Where to; - is stdout")->required();
+    c->add_option("--class", o->traffic, "Traffic class: how far the read extends their life")
+        ->check(CLI::IsMember({"agent", "chatbot"}))
+        ->capture_default_str();
+    c->footer(
+        "Exit code 1 when not all blocks are there; what comes before the first missing one is written.\n"
+        "Example:\n  troupe kv get --dir /tmp/kv --text 'sixteen letters.' --out copy.md");
+    c->callback([o, &ctx] { run(ctx, "get", [&] { return get(*o); }); });
+  }
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("match", "How many blocks of a chain are there, from the first on");
+    o->store.add_to(*c, false);
+    o->chain.add_to(*c);
+    c->footer("Extends no life.\nExample:\n  troupe kv match --dir /tmp/kv --text 'sixteen letters.'");
+    c->callback([o, &ctx] { run(ctx, "match", [&] { return match(*o); }); });
+  }
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,67 @@
+// What the subcommands of `troupe kv` on a directory share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/store/directory.hpp"
+#include "runtime/cli/command.hpp"
+
+namespace troupe::cli {
+
+/// Options that say which store, and, for a new one, what it is like.
+struct kv_store_options {
+  std::string dir, ec, fingerprint, config;
+  uint32_t targets = 0, block_tokens = 0, io_threads = 0;
+  std::string chunk, capacity;
+  std::vector<uint32_t> without;
+  bool durable = false, json = false;
+  /// `shape`: also the options of a new store.
+  void add_to(CLI::App& command, bool shape);
+  /// As the store takes them; a configuration file's storage section stands below the options given.
+  result<kv::directory_options> resolve() const;
+};
+
+/// A chain that the user names by its tokens.
+struct kv_chain_options {
+  std::string tokens, text, tenant;
+  void add_to(CLI::App& command);
+  /// The chain's hashes: of every complete block. Errors: invalid_argument (no tokens, fewer than a block), io.
+  result<std::vector<kv::block_hash>> hashes(const kv::hash_scheme& scheme) const;
+};
+
+/// While one lives, Ctrl-C and SIGTERM set a flag instead of ending the process; a second one ends it. One at a time.
+class kv_interrupt {
+ public:
+  kv_interrupt();
+  ~kv_interrupt();
+  static bool set();
+};
+
+/// "113920" or "64MiB" -> bytes.
+result<uint64_t> kv_bytes(const std::string& text);
+
+/// A line on stderr at most once a second.
+class kv_progress {
+ public:
+  explicit kv_progress(std::string what) : what_(std::move(what)) {}
+  void show(const std::string& state);
+
+ private:
+  std::string what_;
+  nanoseconds last_{0};
+};
+
+/// Prints an error of the store for `command` and gives the exit code: 2 for wrong arguments, 3 where there is no store
+/// or somebody else has it, 1 otherwise.
+int kv_fail(const std::string& command, const error& e);
+
+/// Prints what opening the store found, to stderr.
+void kv_notes(const std::string& command, const kv::directory_store& store);
+
+}  // namespace troupe::cli

@@ -1,0 +1,202 @@
+// troupe kv ls, stat, verify, scrub: what is in a store, whether it holds, and making it whole.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "runtime/cli/kv_command.hpp"
+#include "runtime/cli/kv_common.hpp"
+#include "runtime/config/units.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct options {
+  kv_store_options store;
+  uint64_t limit = 0;
+  std::string grace = "0s";
+};
+
+result<int> ls(const options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  kv_interrupt interrupt;
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("ls", *store);
+  if (!o.store.json)
+    fmt::print("{:<33}  {:>7}  {:>6}  {:>10}  {:>11}  {:<7}  {}\n", "extent", "first", "blocks", "bytes", "expires in",
+               "class", "last block");
+  const int64_t now = kv::system_unix_clock().now();
+  uint64_t n = 0;
+  auto walked = store->each_extent([&](const kv::index_change& c) {
+    const auto& e = c.info;
+    uint64_t bytes = 0;
+    for (uint32_t b = 0; b < e.count; ++b) bytes += e.length(b);
+    const char* traffic = e.traffic == kv::traffic_class::agent ? "agent" : "chatbot";
+    if (o.store.json) {
+      json targets = json::array();
+      for (auto t : e.targets) targets.push_back(t.value);
+      json hashes = json::array();
+      for (const auto& h : e.hashes) hashes.push_back(kv::to_string(h));
+      fmt::print("{}\n", json{{"extent", kv::to_string(e.id)},
+                              {"first", e.first},
+                              {"blocks", e.count},
+                              {"bytes", bytes},
+                              {"written", e.written},
+                              {"expiry", c.expiry_s},
+                              {"class", traffic},
+                              {"targets", targets},
+                              {"hashes", hashes}}
+                             .dump());
+    } else {
+      const int64_t left = c.expiry_s - now;
+      fmt::print("{:<33}  {:>7}  {:>6}  {:>10}  {:>11}  {:<7}  {}\n", kv::to_string(e.id), e.first, e.count, bytes,
+                 left < 0 ? std::string("expired") : fmt::format("{}d {:02}h", left / 86'400, left % 86'400 / 3'600),
+                 traffic, kv::to_string(e.hashes.back()));
+    }
+    return ++n != o.limit && !kv_interrupt::set();
+  });
+  std::fflush(stdout);
+  if (!walked) return fail(walked.error());
+  return kv_interrupt::set() ? int{interrupted} : int{ok};
+}
+
+result<int> stat(const options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("stat", *store);
+  const auto& l = store->layout();
+  const auto i = store->stats();
+  const auto u = store->usage();
+  json absent = json::array();
+  for (auto t : store->absent()) absent.push_back(t.value);
+  const json j{
+      {"dir", store->dir()},
+      {"ec", fmt::format("{}+{}", l.data, l.parity)},
+      {"targets", l.targets},
+      {"absent", absent},
+      {"block_tokens", l.scheme.block_tokens},
+      {"disk", store->disk_name()},
+      {"extents", i.extents},
+      {"blocks", i.blocks},
+      {"block_bytes", i.bytes},
+      {"expired_extents", i.expired_extents},
+      {"expired_bytes", i.expired_bytes},
+      {"shards", u.shards},
+      {"allocated_bytes", u.allocated},
+      {"capacity_bytes", u.capacity},
+      {"used_percent", u.capacity ? 100.0 * static_cast<double>(u.allocated) / static_cast<double>(u.capacity) : 0.0}};
+  if (o.store.json) {
+    fmt::print("{}\n", j.dump());
+  } else {
+    for (const auto& [key, value] : j.items())
+      fmt::print("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  std::fflush(stdout);
+  return int{ok};
+}
+
+void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
+  json absent = json::array();
+  for (auto t : r.absent) absent.push_back(t.value);
+  json j{{"clean", r.clean()},           {"extents", r.extents},   {"blocks", r.blocks},
+         {"block_bytes", r.block_bytes}, {"shards", r.shards},     {"shard_bytes", r.shard_bytes},
+         {"missing", r.missing},         {"rotten", r.rotten},     {"orphans", r.orphans},
+         {"strays", r.strays},           {"lost_extents", r.lost}, {"index_findings", r.index_findings},
+         {"absent_targets", absent}};
+  if (repair) {
+    j["repaired"] = r.repaired();
+    j["rebuilt_shards"] = r.rebuilt;
+    j["adopted_shards"] = r.adopted;
+    j["removed_orphans"] = r.removed_orphans;
+    j["removed_strays"] = r.removed_strays;
+    j["restored_extents"] = r.restored;
+    j["dropped_extents"] = r.dropped;
+    j["waiting_extents"] = r.waiting;
+  }
+  if (as_json) {
+    j["notes"] = r.notes;
+    fmt::print("{}\n", j.dump());
+  } else {
+    for (const auto& [key, value] : j.items()) fmt::print("{:<17} {}\n", key, value.dump());
+    for (const auto& n : r.notes) fmt::print("  {}\n", n);
+  }
+  std::fflush(stdout);
+}
+
+result<int> check(const options& o, const char* name, bool repair) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  where.remake_missing = repair && where.without.empty();
+  TROUPE_TRY(auto grace, config::parse_duration(o.grace));
+  kv_interrupt interrupt;
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes(name, *store);
+  if (repair) {
+    TROUPE_TRY(auto space, store->maintain());
+    if (space.expired + space.evicted > 0)
+      fmt::print(stderr, "troupe kv {}: {} expired and {} evicted extents gave back {}\n", name, space.expired,
+                 space.evicted, config::format_bytes(space.bytes));
+  }
+  kv::scrub_options s;
+  s.repair = repair;
+  s.orphan_grace_s = std::chrono::duration_cast<std::chrono::seconds>(grace).count();
+  s.stop = std::make_shared<std::atomic<bool>>(false);
+  auto progress = std::make_shared<kv_progress>(name);
+  s.progress = [progress, stop = s.stop](const kv::scrub_report& r) {
+    progress->show(fmt::format("{} extents, {} shards read", r.extents, r.shards));
+    if (kv_interrupt::set()) *stop = true;
+  };
+  TROUPE_TRY(auto report, store->scrub(s));
+  print_report(report, o.store.json, repair);
+  if (report.stopped) return int{interrupted};
+  return repair ? (report.repaired() ? int{ok} : int{failed}) : (report.clean() ? int{ok} : int{failed});
+}
+
+template <class F>
+void run(context& ctx, const char* name, F&& f) {
+  auto r = f();
+  ctx.result = r ? *r : kv_fail(name, r.error());
+}
+
+}  // namespace
+
+void add_kv_maintain(CLI::App& kv, context& ctx) {
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("ls", "List the extents: rows of up to 16 blocks that are stored together");
+    o->store.add_to(*c, false);
+    c->add_option("--limit", o->limit, "At most so many; 0: all");
+    c->footer("Example:\n  troupe kv ls --dir /tmp/kv");
+    c->callback([o, &ctx] { run(ctx, "ls", [&] { return ls(*o); }); });
+  }
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("stat", "What the store is and how full");
+    o->store.add_to(*c, false);
+    c->footer("Example:\n  troupe kv stat --dir /tmp/kv --json");
+    c->callback([o, &ctx] { run(ctx, "stat", [&] { return stat(*o); }); });
+  }
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("verify", "Read everything and say what is missing, rotten or orphaned");
+    o->store.add_to(*c, false);
+    c->footer("Changes nothing. Exit code 1 when something is wrong.\nExample:\n  troupe kv verify --dir /tmp/kv");
+    c->callback([o, &ctx] { run(ctx, "verify", [&] { return check(*o, "verify", false); }); });
+  }
+  {
+    auto o = std::make_shared<options>();
+    CLI::App* c = kv.add_subcommand("scrub", "Read everything and put right what can be");
+    o->store.add_to(*c, false);
+    c->add_option("--grace", o->grace, "Shards without an index entry are removed when they are older than this")
+        ->capture_default_str();
+    c->footer(
+        "Rebuilds lost and rotten shards from the others, makes targets anew whose folder is gone, removes orphans,\n"
+        "gives back what has expired. Exit code 1 when something could not be put right.\n"
+        "Example:\n  troupe kv scrub --dir /tmp/kv");
+    c->callback([o, &ctx] { run(ctx, "scrub", [&] { return check(*o, "scrub", true); }); });
+  }
+}
+
+}  // namespace troupe::cli
