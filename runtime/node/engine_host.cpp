@@ -13,6 +13,11 @@ namespace {
 // By this long all members of a group view must have answered; the director waits longer before it gives up on a rank.
 constexpr auto connect_timeout = std::chrono::seconds(5);
 
+// A configuration may allow more than the model was made for: then the model's own limit holds.
+uint32_t usable_context(const kernels::model_config& model, uint32_t limit) {
+  return model.max_position_embeddings == 0 ? limit : std::min(limit, model.max_position_embeddings);
+}
+
 kernels::engine_limits limits_of(const config::ranks_section& r, const config::engine_section& e) {
   kernels::engine_limits l;
   l.slots = r.slots;
@@ -87,6 +92,7 @@ void engine_host::stop() {
 result<std::string> engine_host::load() {
   const nanoseconds begin = steady_clock().now();
   TROUPE_TRY(model_, kernels::load_model(options_.model));
+  limits_.max_context = usable_context(model_->config, limits_.max_context);
   uint64_t window = std::max(1u, model_->config.sliding_window);
   uint64_t needed = (uint64_t{limits_.max_context} + window - 1) / window;
   if (needed > limits_.pages) {
@@ -159,8 +165,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
 result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit) {
   TROUPE_TRY(auto model, kernels::load_model(folder));
   kernels::engine_limits limits;
-  limits.max_context =
-      model->config.max_position_embeddings == 0 ? limit : std::min(limit, model->config.max_position_embeddings);
+  limits.max_context = usable_context(model->config, limit);
   TROUPE_TRY(auto facts, kernels::cpu_model_facts(*model, limits, ""));
   facts.name = name;
   return facts;

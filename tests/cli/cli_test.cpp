@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -200,6 +202,22 @@ TEST(cli, generate_takes_ids_and_refuses_ids_outside_the_vocabulary) {
   p = troupe({"generate", "--model", tiny, "--ids", "1,512", "--max-tokens", "3"});
   EXPECT_EQ(p.code, 1);
   EXPECT_THAT(p.err, HasSubstr("512"));
+}
+
+TEST(cli, a_model_made_for_less_context_than_configured_serves_its_own) {
+  temporary_folder f;
+  for (const auto& e : std::filesystem::directory_iterator(tiny)) {
+    if (e.path().filename() != "config.json")
+      std::filesystem::create_symlink(e.path(), std::filesystem::path(f.path) / e.path().filename());
+  }
+  std::ifstream in(tiny + "/config.json");
+  auto config = json::parse(in);
+  auto& text = config.contains("text_config") ? config["text_config"] : config;
+  text["max_position_embeddings"] = 64;
+  std::ofstream(f.path + "/config.json") << config;
+  auto p = troupe({"generate", "--model", f.path, "--ids", "1,2,3", "--max-tokens", "3"});
+  EXPECT_EQ(p.code, 0) << p.err;
+  EXPECT_EQ(json::parse(p.out).size(), 3u);
 }
 
 }  // namespace
