@@ -26,6 +26,15 @@ struct seat {
   node_number node;  // 0 = empty
 };
 
+// How long a group has been given to get going.
+struct trouble {
+  std::vector<group_member> members;  // for whom this counts
+  nanoseconds since{0};               // it was last well, or its last view was given out
+  uint32_t views = 0;                 // given out in vain
+  bool failed = false;
+  std::string why;
+};
+
 class director_state {
  public:
   using interface = director_actor;
@@ -54,6 +63,7 @@ class director_state {
           if (!check_.fired(t)) return;
           check_.arm(self_, options_.heartbeat);
           check_members();
+          check_groups();
         },
     };
   }
@@ -130,16 +140,15 @@ class director_state {
     return "spare";
   }
 
-  // The first empty seat that the node may have. One that takes any seat gets a front's only when no other is empty.
+  // The first empty seat that the node may have. A front serves HTTP, which a process has to be started for: one that
+  // takes any seat gets none of those.
   seat* empty_seat(const member& n) {
     const auto& w = n.wanted_seat;
-    seat* found = nullptr;
     for (auto& s : seats_) {
-      if (s.node != node_number{} || !(w.empty() || w == s.assignment.group || w == s.assignment.seat())) continue;
-      if (!w.empty() || s.assignment.what != role::front) return &s;
-      if (!found) found = &s;
+      if (s.node != node_number{}) continue;
+      if (w.empty() ? s.assignment.what != role::front : w == s.assignment.group || w == s.assignment.seat()) return &s;
     }
-    return found;
+    return nullptr;
   }
 
   // A seat that this node asks for by name, held by a node that did not and has another to go to, becomes empty. The
@@ -233,6 +242,59 @@ class director_state {
     return ack{};
   }
 
+  // -- groups that do not get going ---------------------------------------------------------------------------------
+
+  // A view whose ranks are not all ready in time is given out again, with the same members and the next epoch, so that
+  // they connect anew; from the second time on the patience doubles. After max_views of them the group has failed:
+  // nobody knows which rank is to blame, and the status says what they complain of. A change of its members starts
+  // over.
+  void check_groups() {
+    const auto t = now(self_);
+    for (auto& [name, g] : groups_) {
+      if (g.epoch == group_epoch{}) continue;
+      auto& x = troubles_[name];
+      const auto [why, broken] = complaint(g);
+      if (x.members != g.members || why.empty()) {
+        if (x.failed) note(fmt::format("{}: {}", name, why.empty() ? "has recovered" : "is tried again"));
+        x = {g.members, t, 0, false, why};
+        continue;
+      }
+      x.why = why;
+      const auto patience = x.views > 0 ? options_.group_patience * (1 << (x.views - 1))
+                            : broken    ? options_.group_grace
+                                        : options_.group_patience;
+      if (x.failed || t < x.since + patience) continue;
+      x.since = t;
+      if (x.views == options_.max_views) {
+        x.failed = true;
+        note(fmt::format("{}: failed, {} further views did not help: {}", name, x.views, why));
+        continue;
+      }
+      ++x.views;
+      g.epoch = group_epoch{g.epoch.value + 1};
+      note(fmt::format("{}: view {} of the same ranks, because {}", name, g.epoch.value, why));
+      changed();
+    }
+  }
+
+  // What keeps a rank of the view from being ready in it (empty: nothing), and whether it was in it before.
+  std::pair<std::string, bool> complaint(const group_view& g) const {
+    for (const auto& m : g.members) {
+      auto it = members_.find(m.node);
+      if (it == members_.end() || it->second.entry.inc != m.inc) continue;
+      for (const auto& r : it->second.entry.roles) {
+        const bool in_view = r.group == g.epoch;
+        if (r.assignment.group != g.group || r.state == role_state::draining || r.state == role_state::drained ||
+            (r.state == role_state::ready && in_view))
+          continue;
+        return {
+            fmt::format("{} is {}{}{}", r.assignment.seat(), to_string(r.state), r.text.empty() ? "" : ": ", r.text),
+            in_view};
+      }
+    }
+    return {};
+  }
+
   // -- views ----------------------------------------------------------------------------------------------------
 
   void regroup(const wanted_group& w) {
@@ -282,6 +344,16 @@ class director_state {
       r.complete = r.complete && it != members_.end() && !it->second.entry.roles.empty() &&
                    it->second.entry.roles.front().state == role_state::ready;
     }
+    for (auto& n : r.view.nodes) {
+      for (auto& role : n.roles) {
+        auto t = troubles_.find(role.assignment.group);
+        if (t == troubles_.end() || !t->second.failed) continue;
+        role.state = role_state::failed;
+        role.text = fmt::format("{} further group views did not help: {}; restart one of its ranks", t->second.views,
+                                t->second.why);
+        r.complete = false;
+      }
+    }
     r.events.assign(events_.begin(), events_.end());
     return r;
   }
@@ -299,6 +371,7 @@ class director_state {
   std::map<node_number, member> members_;  // bounded by max_nodes, as numbers_
   std::map<std::string, node_number> numbers_;
   std::map<std::string, group_view> groups_;  // epoch 0: not formed yet
+  std::map<std::string, trouble> troubles_;   // of the formed ones
   std::deque<std::string> events_;            // the last max_events
   uint32_t next_node_ = 1;                    // 0 names the director in resolve_request
   uint64_t next_incarnation_ = 0, version_ = 0;

@@ -4,7 +4,8 @@
 // A node is   joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)-->
 // joined A seat is   empty --(a node with no seat)--> filled --(its node is lost or leaves)--> empty A group gets its
 // first view when every seat has reported an address, and a new one whenever the set of (rank, incarnation) with an
-// address changes.
+// address changes. It also gets a new one, of the same ranks, when they do not all become ready in theirs; after
+// max_views of those `troupe status` reports its ranks as failed until its members change or become ready after all.
 #pragma once
 
 #include <string>
@@ -28,6 +29,9 @@ struct director_options {
   std::vector<wanted_group> wanted;  // seats are given in this order
   nanoseconds heartbeat{std::chrono::milliseconds(500)};
   nanoseconds lost_after{std::chrono::seconds(3)};
+  nanoseconds group_patience{std::chrono::seconds(10)};  // for a group to be ready in its view; then it gets another
+  nanoseconds group_grace{std::chrono::seconds(1)};      // the same, where a step failed and no rank was suspected
+  uint32_t max_views = 4;  // further views of the same ranks, each waited for twice as long; then the group has failed
   uint32_t max_nodes = 4096;  // a further join is refused with `exhausted`
 };
 

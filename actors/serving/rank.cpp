@@ -14,7 +14,8 @@ namespace troupe::actors {
 namespace {
 
 enum timer_kind : uint8_t { loads_timer = 1, regroup_timer = 2 };
-constexpr auto regroup_retry = std::chrono::milliseconds(500);
+constexpr auto regroup_retry = std::chrono::milliseconds(500);  // doubles from try to try of one view
+constexpr uint32_t regroup_tries = 4;                           // then only another view helps
 
 class rank_state {
  public:
@@ -108,8 +109,10 @@ class rank_state {
 
   void try_regroup() {
     const bool can = state_ == role_state::waiting || state_ == role_state::ready;
-    if (!can || regrouping_ || address_.empty() || wanted_.epoch <= group_) return;
+    if (!can || regrouping_ || address_.empty() || wanted_.epoch <= group_ || wanted_.epoch == given_up_) return;
+    regroup_timer_.stop();
     regrouping_ = true;
+    if (regrouping_to_.epoch != wanted_.epoch) failed_tries_ = 0;
     regrouping_to_ = wanted_;
     interface me = caf::actor_cast<interface>(self_);
     options_.host->regroup(wanted_, [me, epoch = wanted_.epoch](result<void> r) {
@@ -121,11 +124,12 @@ class rank_state {
     regrouping_ = false;
     if (state_ != role_state::waiting && state_ != role_state::ready) return;
     if (!m.outcome.ok()) {
-      set_state(role_state::waiting, fmt::format("group view {}: {}", m.group.value, m.outcome.text));
-      if (wanted_.epoch > m.group)
-        try_regroup();
-      else
-        regroup_timer_.arm(self_, regroup_retry);
+      const bool next = wanted_.epoch > m.group, again = !next && ++failed_tries_ < regroup_tries;
+      if (!next && !again) given_up_ = m.group;
+      set_state(role_state::waiting, fmt::format("group view {}: {}{}", m.group.value, m.outcome.text,
+                                                 next || again ? "" : "; waits for another view"));
+      if (next) try_regroup();
+      if (again) regroup_timer_.arm(self_, regroup_retry * (1 << (failed_tries_ - 1)));
       return;
     }
     group_ = m.group;
@@ -293,6 +297,8 @@ class rank_state {
   uint64_t groups_ = 0;              // that the engine was given, see step_result::regroups
   uint64_t broken_ = 0;              // the last of them that failed
   bool regrouping_ = false;
+  uint32_t failed_tries_ = 0;  // of the view that is tried
+  group_epoch given_up_;       // a view that was tried often enough
   std::unique_ptr<kernels::page_pool> pool_;
   std::map<kernels::slot_id, std::vector<kernels::page_id>> slots_;  // open slots and their pages
   std::deque<open_plan> plans_;                                      // in the engine; bounded by the engine's queue

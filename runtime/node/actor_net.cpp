@@ -5,6 +5,9 @@
 
 #include <set>
 
+#include "runtime/base/log.hpp"
+#include "runtime/node/dial_failure.hpp"
+
 namespace troupe::node {
 
 struct actor_net::parts {
@@ -27,6 +30,16 @@ actor_net::actor_net(const net_options& options) : parts_(std::make_unique<parts
 }
 
 actor_net::~actor_net() = default;
+
+std::string dial_failure(const caf::error& e) {
+  if (e == caf::sec::request_timeout) return "no answer in time";
+  if (e == caf::sec::cannot_connect_to_node)
+    return "nobody listens there; is the cluster up, and is this where its director listens (`director.listen`, or "
+           "ACTORS AT in `troupe status`)?";
+  log::debug("connect: {}", caf::to_string(e));
+  return "what listens there is no node of Troupe, an HTTP port perhaps; give the address where the director listens "
+         "for nodes (`director.listen`, or ACTORS AT in `troupe status`)";
+}
 
 result<void> actor_net::may_listen(const config::address& where) {
   if (where.loopback()) return {};
@@ -51,9 +64,8 @@ result<caf::strong_actor_ptr> actor_net::dial_any(const config::address& where, 
               out = fail(errc::unavailable, "{} is a node that publishes no actor", where.text());
           },
           [&](caf::error& e) {
-            error ours = actors::from_caf(e);
-            out = fail(ours.code == errc::timeout ? errc::timeout : errc::unavailable, "cannot reach {}: {}",
-                       where.text(), ours.message);
+            out = fail(actors::from_caf(e).code == errc::timeout ? errc::timeout : errc::unavailable,
+                       "cannot reach {}: {}", where.text(), dial_failure(e));
           });
   return out;
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/base/log.hpp"
+#include "runtime/node/dial_failure.hpp"
 
 namespace troupe::node {
 namespace {
@@ -84,7 +85,7 @@ class directory_state {
         },
         [this, id, number, attempt](const caf::error& e) {
           self_->clock().cancel_request_timeout(self_, id);
-          dialled(number, attempt, nullptr, from_caf(e).message);
+          dialled(number, attempt, nullptr, dial_failure(e));
         });
   }
 

@@ -135,13 +135,104 @@ TEST(faults, a_seat_goes_to_the_node_that_asks_for_it_by_name) {
   c.node("spare-0").wanted_seat.clear();
   c.start_node("spare-0");
   c.run_for(seconds(1));
-  EXPECT_TRUE(c.node("spare-0").named.contains("decode-0/0/rank")) << "a front's seat is the last choice";
+  EXPECT_TRUE(c.node("spare-0").named.contains("decode-0/0/rank")) << "not the front's seat, though it comes first";
   c.restart("decode-0");
   c.restart("front-0");
   c.run_for(seconds(3));
   c.wait_ready();
   EXPECT_TRUE(c.node("decode-0").named.contains("decode-0/0/rank"));
   EXPECT_TRUE(c.node("spare-0").named.contains("decode-0/1/rank")) << "it made room and took the empty one";
+  submit(c, 5);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+}
+
+TEST(faults, a_node_that_takes_any_seat_is_never_a_front) {
+  auto o = with_seed(38);
+  o.spares = 1;
+  sim_cluster c{o};
+  c.wait_ready();
+  c.node("spare-0").wanted_seat.clear();
+  c.start_node("spare-0");
+  c.crash("front-0", sim::crash_kind::killed);
+  c.run_for(seconds(10));
+  EXPECT_TRUE(c.node("spare-0").named.empty()) << c.node("spare-0").named.begin()->first;
+  auto s = c.status();
+  ASSERT_EQ(s.empty_seats.size(), 1u);
+  EXPECT_EQ(s.empty_seats[0].seat(), "front/0");
+  c.restart("front-0");
+  c.wait_ready();
+  submit(c, 5);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+}
+
+uint64_t epoch_of(sim_cluster& c, const std::string& group) {
+  for (auto& g : c.status().view.groups)
+    if (g.group == group) return g.epoch.value;
+  return 0;
+}
+
+std::map<std::string, std::string> failed_ranks(sim_cluster& c) {
+  std::map<std::string, std::string> out;
+  for (auto& n : c.status().view.nodes)
+    for (auto& r : n.roles)
+      if (r.state == role_state::failed) out[r.assignment.seat()] = r.text;
+  return out;
+}
+
+// A step fails on one rank and it can name nobody: the ranks would wait for a view for ever, if the director looked at
+// suspects only.
+TEST(faults, a_group_that_fails_without_a_suspect_gets_another_view) {
+  auto o = with_seed(39);
+  auto failures = std::make_shared<int>(0);
+  o.engine.step_fails = [failures] { return *failures > 0 && (*failures)-- > 0; };
+  sim_cluster c{o};
+  c.wait_ready();
+  const auto before = epoch_of(c, "decode-0");
+  for (int i = 0; i < 6; ++i) c.submit(long_request(c));
+  c.run_for(milliseconds(100));
+  *failures = 1;
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+  EXPECT_EQ(*failures, 0);
+  EXPECT_EQ(epoch_of(c, "decode-0"), before + 1);
+  c.wait_ready();
+  EXPECT_TRUE(failed_ranks(c).empty());
+  c.run_for(seconds(30));
+  EXPECT_EQ(epoch_of(c, "decode-0"), before + 1) << "a group that is well is left alone";
+  c.expect_clean();
+}
+
+TEST(faults, a_group_that_cannot_form_is_tried_a_few_times_and_then_reported) {
+  auto o = with_seed(40);
+  auto broken = std::make_shared<bool>(true);
+  auto tries = std::make_shared<int>(0);
+  o.engine.regroup_fails = [broken, tries](const group_view& v) {
+    *tries += v.group == "decode-0";
+    return *broken && v.group == "decode-0";
+  };
+  sim_cluster c{o};
+  c.run_for(seconds(60));
+  EXPECT_TRUE(failed_ranks(c).empty()) << "not yet";
+  EXPECT_GE(*tries, 3 * 2) << "they try on";
+  c.run_for(seconds(240));
+  EXPECT_FALSE(c.status().complete);
+  auto failed = failed_ranks(c);
+  ASSERT_EQ(failed.size(), 2u);
+  for (const char* part : {"4 further group views", "decode-0/", "rank 1 did not answer", "restart one of its ranks"})
+    EXPECT_NE(failed["decode-0/0"].find(part), std::string::npos) << failed["decode-0/0"];
+  const int tried = *tries;
+  EXPECT_LE(tried, 2 * 4 * 5) << "two ranks, four tries a view, five views";
+  EXPECT_EQ(epoch_of(c, "decode-0"), 5u);
+  c.run_for(seconds(3600));
+  EXPECT_EQ(*tries, tried) << "it is over";
+  EXPECT_EQ(epoch_of(c, "decode-0"), 5u);
+  *broken = false;
+  c.crash("decode-1", sim::crash_kind::killed);
+  c.restart("decode-1");
+  c.wait_ready();
+  EXPECT_TRUE(failed_ranks(c).empty());
   submit(c, 5);
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
   c.expect_clients_right(true);

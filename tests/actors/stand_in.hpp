@@ -28,6 +28,8 @@ struct stand_in_options {
   nanoseconds load{std::chrono::milliseconds(20)}, regroup{std::chrono::milliseconds(5)};
   nanoseconds step{std::chrono::microseconds(500)}, per_row{std::chrono::microseconds(20)};
   nanoseconds deadline{std::chrono::milliseconds(200)};
+  std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
+  std::function<bool()> step_fails;                      // asked at the end of a step: it fails, and nobody is suspected
   stand_in_options() {
     facts.name = "stand-in";
     facts.window = 16;
@@ -170,7 +172,7 @@ class stand_in_engine final : public kernels::engine {
     busy_ = false;
     // Lost meanwhile, if it is still the group of the view.
     if (missing.empty() && group == regroups_ && !now_.sequences.empty()) missing = missing_();
-    if (!missing.empty()) {
+    if (!missing.empty() || (options_.step_fails && options_.step_fails())) {
       failed_ = group == regroups_;
       r.failure = errc::peer_lost;
       r.failure_text = "stand-in";
@@ -258,6 +260,8 @@ class stand_in_host final : public rank_host {
 
   void regroup(const group_view& view, std::function<void(result<void>)> done) override {
     later(options_.regroup, [this, view, done] {
+      if (options_.regroup_fails && options_.regroup_fails(view))
+        return done(fail(errc::timeout, "rank 1 did not answer"));
       view_ = view;
       if (!engine_) {
         engine_ = std::make_unique<stand_in_engine>(agenda_, options_, sink_, [this] { return missing_(view_); });
