@@ -48,9 +48,9 @@ struct block_place {
 /// One change as the primary owner made it, for the further owners (apply), for a new owner (export_extents).
 /// Applying is idempotent; changes of one extent must be applied in the order in which they were made.
 struct index_change {
-  enum class kind_t : uint8_t { put = 1, raise = 2, remove = 3 };  // sent between processes: append only
+  enum class kind_t : uint8_t { put = 1, raise = 2, remove = 3, move = 4 };  // sent between processes: append only
   kind_t kind = kind_t::put;
-  extent_info info;      // put: all of it; otherwise only info.id
+  extent_info info;      // put: all of it; move: id, targets, epoch; otherwise only the id
   uint32_t owned = 0;    // put: bit j = block j of the extent is the winner of its hash
   int64_t expiry_s = 0;  // put, raise
 };
@@ -213,8 +213,9 @@ class block_index {
   virtual result<remove_reply> remove(std::span<const extent_id> extents, remove_why why, int64_t now_s,
                                       nanoseconds now) = 0;
 
-  /// Follows the primary owner. Unknown extents in raise and remove are ignored, an expiry is only ever raised. After
-  /// an error a first part may have been applied: apply all of it again.
+  /// Follows the primary owner. Unknown extents in raise, move and remove are ignored, an expiry is only ever raised. A
+  /// move says where the shards of an extent lie after a repair, and nothing else: unlike a put it cannot bring back an
+  /// extent that was removed meanwhile. After an error a first part may have been applied: apply all of it again.
   virtual result<void> apply(std::span<const index_change> changes) = 0;
   /// Up to `limit` put changes of the extents for which `wanted` (given info.slot_first) is true, in the order of their
   /// ids from `at` on, which moves on. Expired ones are included: who takes over must reclaim them. Looks at no more

@@ -106,6 +106,7 @@ class index_impl final : public block_index {
   result<std::vector<index_change>> raise(
       std::span<const extent_id> ids,
       const std::function<result<std::vector<int64_t>>(std::span<const std::optional<extent_record>>)>& wanted);
+  result<void> move(std::span<const index_change> changes);
   result<remove_reply> remove_some(std::span<const extent_id> ids, remove_why why, bool follow, int64_t now_s,
                                    nanoseconds now);
   result<void> drop_dangling(const std::vector<std::string>& keys);

@@ -169,6 +169,9 @@ result<void> index_impl::apply(std::span<const index_change> changes) {
         if (auto r = raise(ids, wanted); !r) return fail(r.error());
         break;
       }
+      case index_change::kind_t::move:
+        if (auto r = move(part); !r) return r;
+        break;
       case index_change::kind_t::remove:
         if (auto r = remove_some(ids, remove_why::replaced, true, 0, {}); !r) return fail(r.error());
         break;
@@ -177,6 +180,31 @@ result<void> index_impl::apply(std::span<const index_change> changes) {
     }
   }
   return {};
+}
+
+result<void> index_impl::move(std::span<const index_change> changes) {
+  std::vector<extent_id> ids;
+  for (const auto& c : changes) ids.push_back(c.info.id);
+  TROUPE_TRY(const auto seen, read_extents(ids));
+  std::vector<block_hash> slots;
+  for (const auto& [id, r] : seen) slots.push_back(r.info.slot_first);
+  const auto guard = locks_.take(slots);
+  TROUPE_TRY(const auto stored, read_extents(ids));
+  std::map<extent_id, extent_record> now;
+  for (const auto& c : changes) {
+    const auto before = seen.contains(c.info.id) ? stored.find(c.info.id) : stored.end();
+    if (before == stored.end()) continue;
+    if (c.info.targets.size() != before->second.info.shards())
+      return fail(errc::invalid_argument, "extent {} moves to {} targets, it has {} shards", to_string(c.info.id),
+                  c.info.targets.size(), before->second.info.shards());
+    auto& r = now.emplace(c.info.id, before->second).first->second;
+    r.info.targets = c.info.targets;
+    r.info.epoch = c.info.epoch;
+  }
+  changeset out;
+  for (const auto& [id, r] : now)
+    if (const auto& before = stored.at(id); before != r) out.put(r, &before);
+  return commit(out, "index.move");
 }
 
 result<std::vector<index_change>> index_impl::export_extents(index_cursor& at, size_t limit,

@@ -263,7 +263,9 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
   out.strays += unwanted.size();
   if (moved) {
     d.record.info = updated;
-    co_await signal_of([&](std::function<void()> back) { tell_moved(s, d.owners, d.record, back); });
+    index_change record = d.record;
+    record.kind = index_change::kind_t::move;
+    co_await signal_of([&](std::function<void()> back) { tell_moved(s, d.owners, record, back); });
     crash_point(s->options.crash, "scrub.adopted");
   }
   if (d.good.size() < info.data) {

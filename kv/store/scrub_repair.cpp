@@ -110,6 +110,7 @@ flow rebuild(std::shared_ptr<scrubbing> s, damage d, std::vector<target_id> sour
     give_up(fmt::format("{} shards find no free target", d.lost.size() - n));
   if (written > 0 && updated->targets != info.targets) {
     index_change record = d.record;
+    record.kind = index_change::kind_t::move;  // an extent that was reclaimed meanwhile stays gone
     record.info = *updated;
     co_await signal_of([&](std::function<void()> back) { tell_moved(s, d.owners, record, back); });
     crash_point(s->options.crash, "scrub.indexed");

@@ -303,6 +303,32 @@ TEST_P(index_test, a_second_owner_follows_and_a_new_one_takes_over) {
   EXPECT_TRUE(none->empty() && at.done);
 }
 
+TEST_P(index_test, a_repair_moves_shards_but_brings_nothing_back) {
+  const auto chain = made_chain(draw_, 20);
+  auto extents = made_extents(chain, 0, 20, next_id_);
+  put(extents);
+  ASSERT_TRUE(index_->remove(std::vector{extents[1].id}, remove_why::evicted, start_s, {}));
+  std::vector<index_change> moves;
+  for (auto& e : extents) {
+    e.targets = {target_id{1}, target_id{7}, target_id{3}};
+    e.epoch = storage_epoch{9};
+    moves.push_back({index_change::kind_t::move, e, 0, 0});
+  }
+  const auto before = index_->extent(extents[0].id, start_s);
+  for (int twice = 0; twice < 2; ++twice) ASSERT_TRUE(index_->apply(moves));
+  const auto after = index_->extent(extents[0].id, start_s);
+  ASSERT_TRUE(before && after);
+  EXPECT_EQ(after->info, extents[0]);
+  EXPECT_EQ(after->expiry_s, before->expiry_s);
+  EXPECT_EQ(after->owned, before->owned);
+  EXPECT_EQ(index_->extent(extents[1].id, start_s).error().code, errc::not_found);
+  EXPECT_EQ(matched(chain), 16u);
+  moves[0].info.targets.pop_back();
+  EXPECT_EQ(index_->apply(moves).error().code, errc::invalid_argument);
+  EXPECT_EQ(index_->stats(start_s).extents, 1u);
+  EXPECT_EQ(findings(*index_), std::vector<std::string>{});
+}
+
 TEST_P(index_test, an_index_comes_back_from_the_extents_found_on_targets) {
   const auto chain = made_chain(draw_, 64);
   const auto fork = made_chain(draw_, 64, chain, 24);
