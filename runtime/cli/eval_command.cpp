@@ -13,7 +13,7 @@
 namespace troupe::cli {
 namespace {
 
-const std::set<std::string> everything{"loss", "load", "acceptance", "replay", "speed"};
+const std::set<std::string> everything{"loss", "load", "acceptance", "replay", "speed", "samples"};
 
 struct options : eval_request {
   std::vector<std::string> parts{"all"};
@@ -33,10 +33,12 @@ int run(options o) {
       return complain("eval", "give a text with --text FILE; there is no " + o.text, usage);
   }
   for (const std::string& p : o.parts) {
-    if (p == "all")
+    if (p == "all") {
       o.what.insert(everything.begin(), everything.end());
-    else
+      o.acceptance_if_any = true;
+    } else {
       o.what.insert(p);
+    }
   }
   if (!o.dump.empty() || !o.compare.empty()) o.what.insert("loss");
   auto report = evaluate(o, steady_clock(), [](const std::string& line) { fmt::print(stderr, "{}\n", line); });

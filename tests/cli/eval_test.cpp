@@ -202,6 +202,9 @@ TEST(eval_program, measures_everything_and_agrees_with_itself) {
   EXPECT_EQ(j["speed"]["decode"][3]["concurrent"], 3);
   EXPECT_EQ(j["speed"]["decode"][3]["tokens"], 36);
   EXPECT_GT(j["speed"]["prefill_tokens_per_second"], 0);
+  ASSERT_EQ(j["samples"].size(), 4u);
+  EXPECT_EQ(j["samples"][3]["question"], "Tell me about number 3.");
+  EXPECT_EQ(j["samples"][3]["ended"], false);
 
   p = with({"--json", "--what", "loss", "--compare-argmax", f.path + "/next.jsonl"});
   ASSERT_EQ(p.code, 0) << p.err;

@@ -100,6 +100,8 @@ json to_json(const eval_report& r) {
                   {"prefill_tokens_per_second", r.prefill},
                   {"decode", rows}};
   }
+  for (const sample& s : r.samples)
+    j["samples"].push_back({{"question", s.question}, {"answer", s.answer}, {"ended", s.ended}});
   return j;
 }
 
@@ -144,9 +146,11 @@ std::string to_text(const eval_report& r) {
     line("\nreplay      bounded against exact: {:.2f} % of next tokens are the same, of the first 32 {:.2f} %",
          100 * share(a.same, a.rows), 100 * share(a.first_same, a.first_rows));
     line(
-        "            {} conversations ({} of them joined ones), {} positions; {} of {} flips were not near ties; {:.4f} nats/token against "
+        "            {} conversations ({} of them joined ones), {} positions; {} of {} flips were not near ties; "
+        "{:.4f} nats/token against "
         "{:.4f}",
-        a.cases, a.joined, a.rows, a.flips_far, a.rows - a.same, per(a.nats_bounded, a.rows), per(a.nats_exact, a.rows));
+        a.cases, a.joined, a.rows, a.flips_far, a.rows - a.same, per(a.nats_bounded, a.rows),
+        per(a.nats_exact, a.rows));
   }
   if (r.load_time) {
     line("\nspeed       loaded in {:.0f} ms (checkpoint {:.0f}, engine {:.0f})", milliseconds(r.load_time->total()),
@@ -157,6 +161,7 @@ std::string to_text(const eval_report& r) {
       line("            {:>10}   {:>6}   {:>8.0f}   {}/{}", s.concurrent, s.speculation ? "yes" : "no", s.per_second(),
            s.accepted, s.drafted);
   }
+  for (const sample& s : r.samples) out += "\n> " + s.question + "\n" + s.answer + (s.ended ? "\n" : " ...\n");
   return out;
 }
 

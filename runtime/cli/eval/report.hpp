@@ -21,6 +21,12 @@ struct acceptance_row {
   kernels::measure::acceptance seen;
 };
 
+/// A question of the text and what the model says at temperature 0.
+struct sample {
+  std::string question, answer;
+  bool ended = false;  // by the end of sentence, not by the longest length
+};
+
 /// Everything measured; what was not asked for is absent.
 struct eval_report {
   std::string model, text, fingerprint, isa;
@@ -35,6 +41,7 @@ struct eval_report {
   std::vector<kernels::measure::decode_speed> decode;
   double prefill = 0;  // tokens/s
   uint32_t prefill_tokens = 0;
+  std::vector<sample> samples;
 };
 
 /// One object with a member per measurement (docs/model.md has the fields).

@@ -36,10 +36,12 @@ class evaluation {
       if (auto r = loss(); !r) return fail(r.error());
     if (asked("replay"))
       if (auto r = replay(); !r) return fail(r.error());
-    if (asked("acceptance"))
+    if (asked("acceptance") && (model_->config.num_nextn_predict_layers > 0 || !q_.acceptance_if_any))
       if (auto r = acceptance(); !r) return fail(r.error());
     if (asked("speed"))
       if (auto r = speed(); !r) return fail(r.error());
+    if (asked("samples"))
+      if (auto r = samples(); !r) return fail(r.error());
     return std::move(out_);
   }
 
@@ -166,6 +168,20 @@ class evaluation {
         TROUPE_TRY(auto row, measure_decode(model_, q_.threads, concurrent, speculation, work, clock_));
         out_.decode.push_back(row);
       }
+    return {};
+  }
+
+  // The first ten questions, whatever they are.
+  result<void> samples() {
+    TROUPE_TRY(auto work, requests(0));
+    work.resize(std::min<size_t>(work.size(), 10));
+    say("samples: {} questions", work.size());
+    const engine_limits limits{.slots = 10, .max_chunk = 256, .max_context = context_, .threads = q_.threads};
+    TROUPE_TRY(auto runner, engine_runner::make(model_, limits));
+    TROUPE_TRY(auto answers, runner->run(work));
+    for (size_t i = 0; i < work.size(); ++i)
+      out_.samples.push_back({text_->tokens().decode(work[i].tokens), text_->tokens().decode(answers[i].tokens),
+                              answers[i].finish == kernels::finish_reason::stop});
     return {};
   }
 

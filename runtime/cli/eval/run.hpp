@@ -14,11 +14,12 @@ namespace troupe::cli {
 /// What to measure and how much of it.
 struct eval_request {
   std::string model, text;
-  std::set<std::string> what;         // of loss, load, acceptance, replay, speed
+  std::set<std::string> what;         // of loss, load, acceptance, replay, speed, samples
   uint64_t limit_bytes = 256u << 10;  // of text, for loss and load
   uint32_t context = 4096;            // longest document; the model's limit if that is less
   uint32_t threads = 1;
   uint32_t prompts = 64, max_tokens = 128;  // of acceptance and speed
+  bool acceptance_if_any = false;           // no error for a model without drafter
   uint32_t cases = 64;                      // of replay
   uint64_t seed = 1;
   std::vector<double> temperatures{0, 0.8};
