@@ -1,8 +1,14 @@
 #include "kernels/measure/acceptance.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace troupe::kernels::measure {
+namespace {
+
+constexpr size_t most_samples = 65536;
+
+}  // namespace
 
 void acceptance::add(const draft_outcome& o) {
   const size_t n = std::min(o.drafts.size(), slots_.size());
@@ -30,7 +36,31 @@ void acceptance::add(const draft_outcome& o) {
   } else {
     ++blocks_;
     accepted_ += o.matched;
+    if (samples_.size() >= most_samples) return;
+    policies::confidence_sample& s = samples_.emplace_back();
+    s.accepted = o.matched;
+    for (size_t k = 0; k < n; ++k) {
+      const double c = std::clamp(double{o.confidences[k]}, 1e-6, 1 - 1e-6);
+      s.logits.push_back(std::log(c / (1 - c)));
+    }
   }
+}
+
+result<scaled_calibration> acceptance::scaled() const {
+  const auto half = samples_.begin() + static_cast<ptrdiff_t>(samples_.size() / 2);
+  TROUPE_TRY(auto plan, policies::calibrate_confidence({samples_.begin(), half}));
+  scaled_calibration out;
+  out.temperatures = plan.temperatures;
+  for (auto s = half; s != samples_.end(); ++s) {
+    double before = 1, after = 1;
+    for (size_t k = 0; k < s->logits.size(); ++k) {
+      before *= policies::calibrated_confidence(s->logits[k], 1);
+      after *= policies::calibrated_confidence(s->logits[k], plan.temperatures[k]);
+      out.before.add(before, s->accepted > k);
+      out.after.add(after, s->accepted > k);
+    }
+  }
+  return out;
 }
 
 result<acceptance> measure_acceptance(std::shared_ptr<const model> weights, const engine_limits& limits,

@@ -7,6 +7,7 @@
 #include "kernels/engine/engine.hpp"
 #include "kernels/measure/calibration.hpp"
 #include "kernels/measure/engine_runner.hpp"
+#include "policies/confidence.hpp"
 
 namespace troupe::kernels::measure {
 
@@ -16,6 +17,12 @@ struct draft_slot {
   uint64_t offered = 0, survived = 0;  // blocks whose fate at this slot is known, and those accepted up to it
   double rate() const { return reached ? static_cast<double>(accepted) / static_cast<double>(reached) : 0; }
   double cumulative() const { return offered ? static_cast<double>(survived) / static_cast<double>(offered) : 0; }
+};
+
+/// Calibration error before and after scaling, both over the blocks that the temperatures were not fitted on.
+struct scaled_calibration {
+  std::vector<double> temperatures;  // per slot
+  calibration before, after;         // of the cumulative confidences
 };
 
 /// Collects draft outcomes. A block that the sequence's end or its length limit cut short counts for the slots that
@@ -35,10 +42,14 @@ class acceptance {
   const calibration& per_slot() const { return per_slot_; }
   /// Product of the confidences up to a slot against survival up to it.
   const calibration& cumulative() const { return cumulative_; }
+  /// What sequential temperature scaling (policies/confidence) makes of the cumulative confidences: fitted on the first
+  /// half of the whole blocks, measured on the second. Errors are those of the fit: too few blocks.
+  result<scaled_calibration> scaled() const;
 
  private:
   std::vector<draft_slot> slots_;
   calibration per_slot_, cumulative_;
+  std::vector<policies::confidence_sample> samples_;  // of whole blocks, the first 65,536
   uint64_t blocks_ = 0, cut_blocks_ = 0, accepted_ = 0, matched_ = 0;
 };
 

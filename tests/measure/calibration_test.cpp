@@ -9,6 +9,7 @@
 #include "kernels/measure/acceptance.hpp"
 #include "kernels/measure/load.hpp"
 #include "kernels/measure/loss.hpp"
+#include "runtime/base/rng.hpp"
 
 namespace troupe::kernels::measure {
 namespace {
@@ -86,6 +87,26 @@ TEST(acceptance, whole_blocks_count_for_the_mean_and_cut_ones_for_the_slots_comp
   EXPECT_EQ(a.slots()[2].offered, 3u);
   EXPECT_EQ(a.per_slot().count(), 6u + 4 + 2 + 1 + 1);
   EXPECT_EQ(a.cumulative().count(), 6u + 6 + 3 + 3 + 3);
+}
+
+// Confidences of 0.9 where 0.6 would be right, in blocks of five: scaling brings the logits down.
+TEST(acceptance, scaling_repairs_what_is_too_sure) {
+  EXPECT_FALSE(acceptance(5).scaled());
+  acceptance a(5);
+  rng random(7);
+  const std::vector<token_id> tokens(5, 7);
+  const std::vector<float> sure(5, 0.9f);
+  for (int i = 0; i < 4000; ++i) {
+    uint32_t matched = 0;
+    while (matched < 5 && random.uniform() < 0.6) ++matched;
+    a.add({slot_id{0}, 0, tokens, sure, matched, false});
+  }
+  auto s = a.scaled();
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_GT(s->before.expected_error(), 0.2);
+  EXPECT_LT(s->after.expected_error(), 0.05);
+  EXPECT_GT(s->temperatures[0], 2);
+  EXPECT_EQ(s->after.count(), 2000u * 5);
 }
 
 TEST(acceptance, an_end_at_the_last_draft_is_a_whole_block) {

@@ -31,12 +31,18 @@ json to_json(const acceptance_row& a) {
   json slots = json::array();
   for (const draft_slot& s : a.seen.slots())
     slots.push_back({{"reached", s.reached}, {"rate", s.rate()}, {"cumulative", s.cumulative()}});
-  return {{"temperature", a.temperature},
-          {"mean_accepted", a.seen.mean_length()},
-          {"blocks", a.seen.blocks()},
-          {"cut_blocks", a.seen.cut_blocks()},
-          {"slots", slots},
-          {"calibration", {{"cumulative", to_json(a.seen.cumulative())}, {"per_slot", to_json(a.seen.per_slot())}}}};
+  json out{{"temperature", a.temperature},
+           {"mean_accepted", a.seen.mean_length()},
+           {"blocks", a.seen.blocks()},
+           {"cut_blocks", a.seen.cut_blocks()},
+           {"slots", slots},
+           {"calibration", {{"cumulative", to_json(a.seen.cumulative())}, {"per_slot", to_json(a.seen.per_slot())}}}};
+  if (auto s = a.seen.scaled())
+    out["calibration"]["scaled"] = {{"temperatures", s->temperatures},
+                                    {"before", s->before.expected_error()},
+                                    {"after", s->after.expected_error()},
+                                    {"samples", s->after.count()}};
+  return out;
 }
 
 }  // namespace
@@ -140,6 +146,11 @@ std::string to_text(const eval_report& r) {
     for (auto [name, c] : {std::pair{"cumulative", &a.seen.cumulative()}, std::pair{"by slot", &a.seen.per_slot()}})
       line("            calibration error, {}: {:.2f} % ({} samples; predicted {:.3f}, happened {:.3f})", name,
            100 * c->expected_error(), c->count(), c->mean_predicted(), c->mean_happened());
+    if (auto s = a.seen.scaled())
+      line(
+          "            cumulative, scaled by temperatures fitted on the first half: {:.2f} % on the second (unscaled "
+          "{:.2f} %)",
+          100 * s->after.expected_error(), 100 * s->before.expected_error());
   }
   if (r.replay) {
     const replay_agreement& a = *r.replay;
