@@ -42,7 +42,7 @@ set -eu
 ask() { # a question
   echo
   echo "> $1"
-  "$TROUPE" chat --url "$TROUPE_URL" --once "$1" --temperature 0 --max-tokens 96
+  "$TROUPE" chat --url "$TROUPE_URL" --once "$1" --temperature 0 --max-tokens 200
 }
 echo
 echo "== chat with $TROUPE_MODEL at $TROUPE_URL/v1/chat/completions"
