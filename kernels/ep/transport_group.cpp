@@ -16,7 +16,7 @@ class ucx_endpoint final : public ep_endpoint {
     a.identity = core_->identity;
     a.host = core_->host;
     a.messages = core_->wire->address();
-    if (core_->shared) a.shared = core_->shared->address();
+    a.shares = core_->shares;
     address_ = a.encode();
   }
 

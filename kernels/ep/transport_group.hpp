@@ -1,4 +1,4 @@
-// The group whose ranks are processes: messages over TCP, shared memory (by UCX) on one host. A rank process makes one
+// The group whose ranks are processes: messages over TCP, shared memory on one host. A rank process makes one
 // `ep_endpoint`, hands its address to the director, and makes one group per group epoch from the view that the
 // director sends to all members.
 //
@@ -86,7 +86,7 @@ class ep_endpoint {
   virtual ep_counters counters() const = 0;
 };
 
-/// Opens an endpoint. Errors: unavailable with what the system or UCX said (no such interface, no shared memory).
+/// Opens an endpoint. Errors: unavailable with what the system said (no such interface).
 result<std::unique_ptr<ep_endpoint>> make_ep_endpoint(const ep_endpoint_options& options);
 
 }  // namespace troupe::kernels::ep

@@ -6,8 +6,6 @@
 
 namespace troupe::kernels::ep {
 
-namespace ucx = transport::ucx;
-
 ucx_core::~ucx_core() { links.clear(); }
 
 result<void> ucx_core::open(const ep_endpoint_options& options) {
@@ -15,9 +13,7 @@ result<void> ucx_core::open(const ep_endpoint_options& options) {
   bounds.interface = options.interface;
   bounds.max_payload = transport::max_frame_payload;  // the shapes of later groups are not known
   TROUPE_TRY(wire, transport::open_tcp_wire(bounds));
-  if (options.shared_memory) {
-    TROUPE_TRY(shared, ucx::node::shared_memory());
-  }
+  shares = options.shared_memory;
   wire->on_frame([this](auto header, auto payload) { receive(header, payload); });
   incarnation = options.incarnation;
   host = transport::host_identity();

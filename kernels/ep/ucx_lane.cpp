@@ -9,15 +9,13 @@
 
 namespace troupe::kernels::ep {
 
-namespace ucx = transport::ucx;
-
 result<std::shared_ptr<ucx_lane>> ucx_lane::make(std::shared_ptr<ucx_core> core, const group_view& view) {
   std::shared_ptr<ucx_lane> l(new ucx_lane);
   l->core_ = std::move(core);
   l->rank_ = view.rank;
   l->inbox_bytes_ = inbox_layout(view.shape).total;
-  if (l->core_->shared) {
-    TROUPE_TRY(l->shared_, ucx::memory::allocate(*l->core_->shared, l->inbox_bytes_));
+  if (l->core_->shares) {
+    TROUPE_TRY(l->shared_, transport::memory::allocate(l->inbox_bytes_));
     l->inbox_ = l->shared_->bytes().data();
   } else {
     size_t room = l->inbox_bytes_ + 64;
@@ -49,11 +47,7 @@ result<void> ucx_lane::send_hello(const group_view& view, uint32_t rank) {
   h.step = core_->identity;
   h.kind = slot_kind::hello;
   h.source = rank_;
-  const std::string blob = transport::blob_writer()
-                               .number(inbox_bytes_)
-                               .number(reinterpret_cast<uint64_t>(inbox_))
-                               .text(shared_ ? shared_->rkey() : "")
-                               .finish();
+  const std::string blob = transport::blob_writer().number(inbox_bytes_).text(shared_ ? shared_->key() : "").finish();
   std::byte* at = core_->buffer(*links_[rank], blob.size(), view.connect_timeout);
   if (!at) return fail(errc::peer_lost, "rank {} is gone", rank);
   std::memcpy(at, blob.data(), blob.size());
@@ -68,8 +62,8 @@ bool ucx_lane::accept_hello(const group_view& view, uint32_t rank) {
   const auto& [h, blob] = found->second;
   if (h.epoch != view.epoch.value) return false;  // of an older view; or of a newer one, and then this one is obsolete
   transport::blob_reader in(blob);
-  const uint64_t bytes = in.number(), base = in.number();
-  const std::string rkey = in.text();
+  const uint64_t bytes = in.number();
+  const std::string key = in.text();
   const bool good =
       in.complete() && h.incarnation == view.members[rank].incarnation && h.source == rank && bytes == inbox_bytes_;
   core_->hellos.erase(found);
@@ -77,8 +71,8 @@ bool ucx_lane::accept_hello(const group_view& view, uint32_t rank) {
     core_->counters->stale_headers.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  if (shared_ && !rkey.empty() && links_[rank]->where.host == core_->host) {
-    auto map = ucx::mapping::open(*core_->shared, links_[rank]->where.shared, rkey, base);
+  if (shared_ && !key.empty() && links_[rank]->where.host == core_->host) {
+    auto map = transport::mapping::open(key);
     if (map && (*map)->size() == inbox_bytes_)
       direct_[rank] = std::move(*map);
     else

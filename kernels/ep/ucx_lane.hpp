@@ -10,7 +10,7 @@
 
 #include "kernels/ep/exchange_group.hpp"
 #include "runtime/transport/address.hpp"
-#include "runtime/transport/ucx_core.hpp"
+#include "runtime/transport/memory.hpp"
 #include "runtime/transport/wire.hpp"
 
 namespace troupe::kernels::ep {
@@ -46,8 +46,8 @@ class ucx_lane;
 /// What the groups of one endpoint share. Everything but `wire->signal` and the counters is used under `serial`.
 struct ucx_core {
   std::recursive_mutex serial;
-  std::unique_ptr<transport::wire> wire;         // outlives the links
-  std::unique_ptr<transport::ucx::node> shared;  // null: off
+  std::unique_ptr<transport::wire> wire;  // outlives the links
+  bool shares = false;                    // memory of peers on this host is mapped
   uint64_t identity = 0, host = 0, incarnation = 0;
   std::shared_ptr<atomic_counters> counters = std::make_shared<atomic_counters>();
   std::map<uint64_t, std::shared_ptr<peer_link>> links;  // by identity; members of the newest view only
@@ -72,7 +72,7 @@ struct ucx_core {
   void note_deaths();
 };
 
-/// The lane over a wire and UCX's shared memory; see lane.hpp for the contract.
+/// The lane over a wire and shared memory; see lane.hpp for the contract.
 class ucx_lane final : public lane {
  public:
   /// Allocates the inbox region of `view` and becomes the core's current lane. Under `serial`.
@@ -108,13 +108,13 @@ class ucx_lane final : public lane {
     std::vector<std::byte> payload;
   };
   std::shared_ptr<ucx_core> core_;
-  std::unique_ptr<transport::ucx::memory> shared_;
+  std::unique_ptr<transport::memory> shared_;
   std::shared_ptr<void> private_;
   std::byte* inbox_ = nullptr;
   size_t inbox_bytes_ = 0;
   uint32_t rank_ = 0;
   std::vector<std::shared_ptr<peer_link>> links_;  // by rank; own: null
-  std::vector<std::unique_ptr<transport::ucx::mapping>> direct_;
+  std::vector<std::unique_ptr<transport::mapping>> direct_;
   std::vector<bool> reported_;
   bool has_message_peers_ = false;
   uint64_t deaths_seen_ = 0;

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/statvfs.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <sstream>
 
 #include "runtime/cli/doctor_model.hpp"
+#include "runtime/transport/memory.hpp"
 #include "runtime/transport/process_transport.hpp"
 
 namespace troupe::cli {
@@ -121,23 +121,14 @@ finding check_memory(uint64_t needed) {
   return f;
 }
 
-finding check_shared_memory(const std::string& path) {
-  finding f{"shared memory", verdict::good, "", ""};
-  struct statvfs v {};
-  if (statvfs(path.c_str(), &v) != 0) {
+finding check_shared_memory() {
+  finding f{"shared memory", verdict::good, "processes of this user can map each other's", ""};
+  const auto mine = transport::memory::allocate(1 << 20);
+  const auto map = mine ? transport::mapping::open((*mine)->key()) : fail(mine.error());
+  if (!map) {
     f.level = verdict::degraded;
-    f.value = fmt::format("{}: {}", path, std::strerror(errno));
-    f.advice =
-        "ranks on this machine will have to use TCP: set transport.shared_memory to false, or mount a tmpfs there";
-    return f;
-  }
-  uint64_t free = static_cast<uint64_t>(v.f_bavail) * v.f_frsize;
-  f.value = fmt::format("{}: {} free", path, gib(free));
-  if (free < (128ull << 20)) {
-    f.level = verdict::degraded;
-    f.advice =
-        "page pools live there and may not fit; enlarge it (Docker: --shm-size=1g), or set transport.shared_memory to "
-        "false";
+    f.value = map.error().message;
+    f.advice = "ranks on this machine have to use TCP: set transport.shared_memory to false";
   }
   return f;
 }
@@ -172,8 +163,7 @@ std::vector<finding> check_ucx() {
     if (!region) {
       f.level = shared ? verdict::degraded : verdict::bad;
       f.value = region.error().message;
-      f.advice = shared ? "set transport.shared_memory to false, or make room in /dev/shm"
-                        : "a network interface (at least lo) must be up";
+      f.advice = shared ? "set transport.shared_memory to false" : "a network interface (at least lo) must be up";
     }
     out.push_back(f);
   }
@@ -255,8 +245,8 @@ finding check_port(const config::address& a) {
 }
 
 std::vector<finding> examine(const doctor_request& request) {
-  std::vector<finding> out{check_cpu(), check_cores(), check_memory(request.memory_needed),
-                           check_shared_memory("/dev/shm"), check_files()};
+  std::vector<finding> out{check_cpu(), check_cores(), check_memory(request.memory_needed), check_shared_memory(),
+                           check_files()};
   for (auto& f : check_ucx()) out.push_back(std::move(f));
   out.push_back(check_cuda());
   out.push_back(check_nccl());

@@ -39,8 +39,8 @@ finding check_cpu();
 finding check_cores();
 /// Memory that is free now, in the limits of the cgroup, against `needed` bytes.
 finding check_memory(uint64_t needed);
-/// Free space of the shared-memory file system at `path`.
-finding check_shared_memory(const std::string& path);
+/// Whether processes can map the memory of each other.
+finding check_shared_memory();
 /// Limit of open files.
 finding check_files();
 /// UCX: version and whether a transport starts with and without shared memory.

@@ -10,12 +10,12 @@
 namespace troupe::transport {
 namespace {
 
-constexpr uint64_t blob_magic = 0x32'50'45'55'50'55'4f'52;  // "ROUPUEP2", version in the last digit
+constexpr uint64_t blob_magic = 0x33'50'45'55'50'55'4f'52;  // "ROUPUEP3", version in the last digit
 
 }  // namespace
 
 std::string endpoint_address::encode() const {
-  return blob_writer().number(blob_magic).number(identity).number(host).text(messages).text(shared).finish();
+  return blob_writer().number(blob_magic).number(identity).number(host).text(messages).number(shares).finish();
 }
 
 result<endpoint_address> endpoint_address::decode(std::string_view bytes) {
@@ -25,7 +25,7 @@ result<endpoint_address> endpoint_address::decode(std::string_view bytes) {
   a.identity = in.number();
   a.host = in.number();
   a.messages = in.text();
-  a.shared = in.text();
+  a.shares = in.number() != 0;
   if (!magic || !in.complete() || a.messages.empty())
     return fail(errc::corrupt, "an address blob of {} B is truncated or of another version", bytes.size());
   return a;

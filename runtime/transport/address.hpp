@@ -14,7 +14,7 @@ struct endpoint_address {
   uint64_t identity = 0;  // random per transport or endpoint
   uint64_t host = 0;      // equal on processes that can share memory
   std::string messages;   // of its wire
-  std::string shared;     // of its shared memory; empty: none
+  bool shares = false;    // its memory can be mapped by processes of its host
   std::string encode() const;
   /// corrupt for bytes that `encode` did not make.
   static result<endpoint_address> decode(std::string_view bytes);

@@ -27,8 +27,8 @@ class arena_region final : public memory_region {
   // Under the arena's mutex.
   result<void> allocate(size_t bytes) {
     mapped_ = region_header_bytes + bytes;
-    if (arena_->shared_) {
-      TROUPE_TRY(shared_, arena_->shared_->allocate(mapped_));
+    if (arena_->shares_) {
+      TROUPE_TRY(shared_, memory::allocate(mapped_));
       base_ = shared_->bytes().data();
       descriptor_.key = shared_->key();
     } else {
@@ -50,7 +50,7 @@ class arena_region final : public memory_region {
   region_header* header() const { return reinterpret_cast<region_header*>(base_); }
 
   const std::shared_ptr<arena> arena_;
-  std::unique_ptr<shared_block> shared_;
+  std::unique_ptr<memory> shared_;
   void* private_ = nullptr;
   std::byte* base_ = nullptr;
   size_t mapped_ = 0;
@@ -78,20 +78,13 @@ region_ptr arena::find(uint64_t id, uint64_t generation) {
   return r && r->descriptor().generation == generation ? r : nullptr;
 }
 
-result<std::unique_ptr<shared_mapping>> arena::map(const std::string& peer_shared_address,
-                                                   const remote_region& remote) {
-  std::lock_guard lock(mutex_);
-  TROUPE_TRY(auto m, shared_->map(peer_shared_address, remote.key, remote.base));
+result<std::unique_ptr<mapping>> arena::map(const remote_region& remote) {
+  TROUPE_TRY(auto m, mapping::open(remote.key));
   const auto* h = reinterpret_cast<const region_header*>(m->data());
   if (m->size() != region_header_bytes + remote.length || h->magic != region_header_magic || h->id != remote.id ||
       h->generation != remote.generation || h->alive.load(std::memory_order_seq_cst) == 0)
     return fail(errc::stale, "region {} of the peer is gone", remote.id);
   return m;
-}
-
-void arena::unmap(std::unique_ptr<shared_mapping> mapping) {
-  std::lock_guard lock(mutex_);
-  mapping.reset();
 }
 
 }  // namespace troupe::transport

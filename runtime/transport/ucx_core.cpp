@@ -19,7 +19,6 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/transport/codec.hpp"
-#include "runtime/transport/ucx_leftovers.hpp"
 #include "runtime/transport/ucx_reach.hpp"
 
 namespace troupe::transport::ucx {
@@ -55,9 +54,8 @@ result<std::unique_ptr<node>> node::make(const std::string& tls, const std::stri
   if (!interface.empty()) ucp_config_modify(config, "NET_DEVICES", interface.c_str());
   ucp_config_modify(config, "MAX_EAGER_RAILS", "1");  // messages to a peer stay in order
   // A frame that is sent from where it lies and meets a reset is completed twice (uct_tcp_ep_sendv), an assertion.
-  if (features & UCP_FEATURE_AM) ucp_config_modify(config, "ZCOPY_THRESH", "inf");
+  ucp_config_modify(config, "ZCOPY_THRESH", "inf");
   std::unique_ptr<node> n(new node);
-  n->stays_ = (features & UCP_FEATURE_AM) != 0;
   const auto listened = listeners();
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -77,8 +75,7 @@ result<std::unique_ptr<node>> node::make(const std::string& tls, const std::stri
   node_address whole;
   whole.worker.assign(reinterpret_cast<const char*>(address), length);
   for (const auto& [fd, where] : listeners())
-    if (n->stays_ && !listened.contains(fd) && where.size() >= 4 &&
-        whole.worker.find(where.substr(2, 2)) != std::string::npos)
+    if (!listened.contains(fd) && where.size() >= 4 && whole.worker.find(where.substr(2, 2)) != std::string::npos)
       whole.listeners.push_back(where);
   n->address_ = whole.encode();
   ucp_worker_release_address(n->worker_, address);
@@ -89,107 +86,9 @@ result<std::unique_ptr<node>> node::messages(const std::string& interface) {
   return make("tcp", interface, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP);
 }
 
-result<std::unique_ptr<node>> node::shared_memory() {
-  static std::once_flag once;
-  std::call_once(once, [] { remove_leftovers("/dev/shm"); });
-  return make("posix", "", UCP_FEATURE_RMA);
-}
-
 node::~node() {
-  if (stays_) {
-    // See the class: neither may go before the process does.
-    new std::vector<std::shared_ptr<void>>(std::move(buried_));
-    return;
-  }
-  if (worker_) ucp_worker_destroy(worker_);
-  if (context_) ucp_cleanup(context_);
-}
-
-namespace {
-
-// Copies bytes that may lie beyond the end of a mapped file, where reading them would raise SIGBUS: the kernel reads
-// them, and says EFAULT instead.
-bool read_safely(const void* from, void* to, size_t bytes) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
-  const auto all = static_cast<ssize_t>(bytes);
-  const bool good = write(ends[1], from, bytes) == all && read(ends[0], to, bytes) == all;
-  close(ends[0]);
-  close(ends[1]);
-  return good;
-}
-
-}  // namespace
-
-result<std::unique_ptr<memory>> memory::allocate(node& owner, size_t bytes) {
-  std::unique_ptr<memory> m(new memory);
-  m->owner_ = &owner;
-  ucp_mem_map_params_t params{};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
-  params.length = memory_mark_bytes + bytes;
-  params.flags = UCP_MEM_MAP_ALLOCATE;
-  if (const auto s = ucp_mem_map(owner.context(), &params, &m->handle_); s != UCS_OK)
-    return fail(errc::exhausted, "{} B of shared memory: {} (look at the size of /dev/shm)", bytes,
-                ucs_status_string(s));
-  ucp_mem_attr_t attributes{};
-  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
-  if (const auto s = ucp_mem_query(m->handle_, &attributes); s != UCS_OK) return ucx_failure("ucp_mem_query", s);
-  m->base_ = static_cast<std::byte*>(attributes.address) + memory_mark_bytes;
-  m->size_ = bytes;
-  memory_mark mark;
-  mark.secret = entropy_seed();
-  mark.length = bytes;
-  std::memcpy(attributes.address, &mark, sizeof mark);
-  void* blob = nullptr;
-  size_t length = 0;
-  if (const auto s = ucp_rkey_pack(owner.context(), m->handle_, &blob, &length); s != UCS_OK)
-    return ucx_failure("ucp_rkey_pack", s);
-  m->rkey_.assign(reinterpret_cast<const char*>(&mark), sizeof mark);
-  m->rkey_.append(static_cast<const char*>(blob), length);
-  ucp_rkey_buffer_release(blob);
-  return m;
-}
-
-memory::~memory() {
-  if (handle_) ucp_mem_unmap(owner_->context(), handle_);
-}
-
-result<std::unique_ptr<mapping>> mapping::open(node& local, const std::string& peer_address, const std::string& rkey,
-                                               uint64_t base) {
-  memory_mark wanted, found;
-  if (rkey.size() <= sizeof wanted || base < memory_mark_bytes)
-    return fail(errc::corrupt, "a memory key of {} B is too short", rkey.size());
-  std::memcpy(&wanted, rkey.data(), sizeof wanted);
-  if (wanted.magic != found.magic) return fail(errc::corrupt, "a memory key that no memory gave");
-  std::unique_ptr<mapping> m(new mapping);
-  m->local_ = &local;
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
-  TROUPE_TRY(const auto peer, node_address::decode(peer_address));
-  params.address = reinterpret_cast<const ucp_address_t*>(peer.worker.data());
-  if (const auto s = ucp_ep_create(local.worker(), &params, &m->endpoint_); s != UCS_OK)
-    return ucx_failure("shared-memory endpoint", s);
-  if (const auto s = ucp_ep_rkey_unpack(m->endpoint_, rkey.data() + sizeof wanted, &m->rkey_); s != UCS_OK)
-    return ucx_failure("ucp_ep_rkey_unpack", s);
-  void* data = nullptr;
-  if (const auto s = ucp_rkey_ptr(m->rkey_, base - memory_mark_bytes, &data); s != UCS_OK)
-    return ucx_failure("mapping shared memory", s);
-  if (!read_safely(data, &found, sizeof found) || std::memcmp(&wanted, &found, sizeof found) != 0)
-    return fail(errc::stale, "the peer's memory of {} B is gone", wanted.length);
-  m->data_ = static_cast<std::byte*>(data) + memory_mark_bytes;
-  m->size_ = wanted.length;
-  return m;
-}
-
-mapping::~mapping() {
-  if (rkey_) ucp_rkey_destroy(rkey_);
-  if (!endpoint_) return;
-  // Nothing is outstanding on it, so the close ends at once, also when the peer is dead.
-  ucp_request_param_t params{};
-  void* request = ucp_ep_close_nbx(endpoint_, &params);
-  if (!UCS_PTR_IS_PTR(request)) return;
-  while (ucp_request_check_status(request) == UCS_INPROGRESS) local_->progress();
-  ucp_request_free(request);
+  // See the class: neither the worker nor what its requests use may go before the process does.
+  new std::vector<std::shared_ptr<void>>(std::move(buried_));
 }
 
 namespace {

@@ -1,7 +1,4 @@
-// UCX handles with owners, and the two kinds of context that the house uses: one for messages (TCP, with failure
-// handling) and one for shared memory (no failure handling, get/put/rkey_ptr only). UCX 1.13 offers one or the other
-// per endpoint, and an endpoint of a context that has both takes lanes that it must not have; so there are two
-// contexts.
+// UCX handles with owners, for messages: TCP with failure handling.
 //
 // Not thread safe: all calls on handles of one worker come from one thread at a time. UCX's own log lines go to the
 // house's log (level debug), never to stdout.
@@ -13,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,14 +33,11 @@ tl::unexpected<error> ucx_failure(std::string_view what, ucs_status_t status);
 /// being made (an assertion in ucp_request.c, "got REP message"), and there is no way to ask. A peer that is stopped,
 /// or only slow, keeps it in that state. So a guard that has never got a message through is not closed but buried here,
 /// with the memory that its requests use, and the worker for messages is left to the end of the process, of which there
-/// is one or two per process. Peers learn from the closed guards. The node for shared memory is destroyed after
-/// everything made from it.
+/// is one or two per process. Peers learn from the closed guards.
 class node {
  public:
   /// TCP with failure handling, active messages, sleeping waits. `interface`: network device, empty = all.
   static result<std::unique_ptr<node>> messages(const std::string& interface);
-  /// Shared memory of this host.
-  static result<std::unique_ptr<node>> shared_memory();
   ~node();
   node(const node&) = delete;
   node& operator=(const node&) = delete;
@@ -61,66 +54,10 @@ class node {
  private:
   node() = default;
   std::vector<std::shared_ptr<void>> buried_;
-  bool stays_ = false;
   static result<std::unique_ptr<node>> make(const std::string& tls, const std::string& interface, uint64_t features);
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
-};
-
-/// In front of every shared memory, one page before its bytes. A peer reaches shared memory by the number of a file
-/// descriptor of its owner, and that number may have been given to any other file since: the mark tells. The length is
-/// that of the bytes; memory never shrinks, so a mark that is right means that all of it is there.
-struct memory_mark {
-  uint64_t magic = 0x4b'52'4d'50'52'54'31'00;
-  uint64_t secret = 0;  // random per memory
-  uint64_t length = 0;
-};
-inline constexpr size_t memory_mark_bytes = 4096;
-
-/// Shared memory that peers can reach through `rkey`; zero, as fresh memory of the system is, and no page of it is
-/// taken before it is touched. Must go before its node.
-class memory {
- public:
-  static result<std::unique_ptr<memory>> allocate(node& owner, size_t bytes);
-  ~memory();
-  memory(const memory&) = delete;
-  memory& operator=(const memory&) = delete;
-  std::span<std::byte> bytes() const { return {base_, size_}; }
-  /// What a peer needs to map it: the mark, then the key of UCX.
-  const std::string& rkey() const { return rkey_; }
-
- private:
-  memory() = default;
-  node* owner_ = nullptr;
-  ucp_mem_h handle_ = nullptr;
-  std::byte* base_ = nullptr;
-  size_t size_ = 0;
-  std::string rkey_;
-};
-
-/// A peer's shared memory, mapped here. Keeps its endpoint; must go before the node.
-class mapping {
- public:
-  /// `peer_address`: the peer's shared-memory worker; `base`: address of the memory's bytes in the peer. unavailable if
-  /// the memory cannot be mapped (other host, process gone), stale if what the peer has there now is something else,
-  /// corrupt for a key that no memory gave.
-  static result<std::unique_ptr<mapping>> open(node& local, const std::string& peer_address, const std::string& rkey,
-                                               uint64_t base);
-  ~mapping();
-  mapping(const mapping&) = delete;
-  mapping& operator=(const mapping&) = delete;
-  std::byte* data() const { return data_; }
-  /// Bytes at `data`, as the memory's mark says.
-  size_t size() const { return size_; }
-
- private:
-  mapping() = default;
-  node* local_ = nullptr;
-  ucp_ep_h endpoint_ = nullptr;
-  ucp_rkey_h rkey_ = nullptr;
-  std::byte* data_ = nullptr;
-  size_t size_ = 0;
 };
 
 /// An endpoint with failure handling.

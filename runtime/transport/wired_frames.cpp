@@ -40,7 +40,6 @@ void wired_transport::end_connection(peer_state& p, errc code, const std::string
   p.servings.clear();
   p.puts.clear();
   p.direct.clear();
-  for (auto& [key, m] : p.mappings) arena_->unmap(std::move(m));
   p.mappings.clear();
   auto operations = std::exchange(p.operations, {});
   close(p);

@@ -106,9 +106,9 @@ struct peer_state {
   std::deque<uint64_t> direct;  // operations to run through shared memory, in order
   std::deque<uint64_t> puts;    // operations whose pieces are being sent
   std::deque<serving> servings;
-  std::deque<std::shared_ptr<flight>> outbox;                                         // requests and answers
-  window flying;                                                                      // of this connection
-  std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<shared_mapping>> mappings;  // by region id, generation
+  std::deque<std::shared_ptr<flight>> outbox;                                  // requests and answers
+  window flying;                                                               // of this connection
+  std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<mapping>> mappings;  // by region id, generation
 };
 
 /// Limits of one connection.

@@ -25,14 +25,14 @@ tcp_wire_options wire_options(const options& o) {
   return w;
 }
 
-wired_transport::wired_transport(const options& o, std::unique_ptr<wire> wire, std::unique_ptr<shared_space> shared)
+wired_transport::wired_transport(const options& o, std::unique_ptr<wire> wire)
     : options_(o), identity_(entropy_seed()), host_(host_identity()), wire_(std::move(wire)) {
-  arena_ = std::make_shared<arena>(std::move(shared), identity_);
+  arena_ = std::make_shared<arena>(o.shared_memory, identity_);
   endpoint_address a;
   a.identity = identity_;
   a.host = host_;
   a.messages = wire_->address();
-  if (arena_->shares()) a.shared = arena_->shared_address();
+  a.shares = arena_->shares();
   address_ = a.encode();
   wire_->on_frame([this](std::span<const std::byte> header, std::span<const std::byte> payload) {
     frame_header h;
@@ -238,7 +238,7 @@ void wired_transport::begin(std::unique_ptr<operation> op) {
     queue(*p, h, std::exchange(o.message, {}));
   } else if (o.pieces.empty()) {
     finish(*p, o.id, {});
-  } else if (arena_->shares() && !p->where.shared.empty() && p->where.host == host_ && !o.remote.key.empty()) {
+  } else if (arena_->shares() && p->where.shares && p->where.host == host_ && !o.remote.key.empty()) {
     p->direct.push_back(o.id);
   } else {
     start_by_messages(*p, o);
@@ -303,10 +303,9 @@ bool wired_transport::run_direct(peer_state& p) {
         // Any but this one; an operation that still needs it maps it again.
         auto other = p.mappings.begin();
         if (other->second == map) ++other;
-        arena_->unmap(std::move(other->second));
         p.mappings.erase(other);
       }
-      auto made = arena_->map(p.where.shared, op.remote);
+      auto made = arena_->map(op.remote);
       if (!made) {
         p.mappings.erase({op.remote.id, op.remote.generation});
         p.direct.pop_front();
@@ -331,7 +330,6 @@ bool wired_transport::run_direct(peer_state& p) {
     p.direct.pop_front();
     const auto* h = reinterpret_cast<const region_header*>(map->data());
     if (h->alive.load(std::memory_order_seq_cst) == 0) {
-      arena_->unmap(std::move(map));
       p.mappings.erase({op.remote.id, op.remote.generation});
       finish(p, id, fail(errc::stale, "region {} of the peer was freed", op.remote.id));
     } else {
@@ -346,7 +344,6 @@ bool wired_transport::pump(peer_state& p) {
     // Its operations are in doomed_ already, and what has come since belongs to the new connection.
     close(p);
     p.restarted = p.dead = false;
-    for (auto& [key, m] : p.mappings) arena_->unmap(std::move(m));
     p.mappings.clear();
     ++count_.lost;
     std::lock_guard lock(handlers_mutex_);

@@ -16,8 +16,8 @@ tcp_wire_options wire_options(const options& o);
 /// See transport.hpp for the contract and the thread rules.
 class wired_transport final : public transport {
  public:
-  /// Starts the thread. `shared` null: regions are private memory.
-  wired_transport(const options& o, std::unique_ptr<wire> wire, std::unique_ptr<shared_space> shared);
+  /// Starts the thread.
+  wired_transport(const options& o, std::unique_ptr<wire> wire);
   ~wired_transport() override;
 
   const std::string& address() const override { return address_; }

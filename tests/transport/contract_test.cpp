@@ -34,10 +34,10 @@ class contract : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(t) << t.error().message;
     return std::move(*t);
 #else
-    EXPECT_TRUE(check_options(o));
+    o.shared_memory = kind == "shm";
     auto w = open_tcp_wire(wire_options(o));
     EXPECT_TRUE(w) << w.error().message;
-    return std::make_unique<wired_transport>(o, std::move(*w), nullptr);
+    return std::make_unique<wired_transport>(o, std::move(*w));
 #endif
   }
   /// Completes it; its value.
@@ -71,7 +71,7 @@ class contract : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("shm", "tcp", "ucx"),
                          [](const auto& i) { return std::string(i.param); });
 #else
-INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("loopback", "tcp"),
+INSTANTIATE_TEST_SUITE_P(backends, contract, testing::Values("loopback", "tcp", "shm"),
                          [](const auto& i) { return std::string(i.param); });
 #endif
 

@@ -1,16 +1,16 @@
-// Shared memory of ucx_core: what a peer maps is what the key names, or it is refused; what transports leave behind.
+// Shared memory: what a peer maps is what the key names, or it is refused; what transports leave behind.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "runtime/transport/memory.hpp"
 #include "runtime/transport/process_transport.hpp"
-#include "runtime/transport/ucx_core.hpp"
-#include "runtime/transport/ucx_leftovers.hpp"
 #include "runtime/transport/ucx_wire.hpp"
 
 namespace troupe::transport {
@@ -40,28 +40,26 @@ class shared_memory : public testing::Test {
   static constexpr size_t size = 1 << 20;
   /// Puts an unrelated file of `bytes` at the number of a memory that has gone, and tries to map that memory.
   void reuse(size_t bytes) {
-    auto owner = *ucx::node::shared_memory(), other = *ucx::node::shared_memory();
     const auto before = descriptors();
-    auto memory = *ucx::memory::allocate(*owner, size);
+    auto mine = *memory::allocate(size);
     const auto made = new_shared(before);
     ASSERT_EQ(made.size(), 1u) << "a memory is reached by one descriptor";
-    const std::string key = memory->rkey();
-    const auto base = reinterpret_cast<uint64_t>(memory->bytes().data());
+    const std::string key = mine->key();
     {
-      auto map = ucx::mapping::open(*other, owner->address(), key, base);
+      auto map = mapping::open(key);
       ASSERT_TRUE(map) << map.error().message;
       EXPECT_EQ((*map)->size(), size);
-      memory->bytes()[size - 1] = std::byte{7};
+      mine->bytes()[size - 1] = std::byte{7};
       EXPECT_EQ((*map)->data()[size - 1], std::byte{7});
     }
-    memory.reset();
+    mine.reset();
     ASSERT_FALSE(descriptors().contains(*made.begin()));
     FILE* file = tmpfile();
     ASSERT_NE(file, nullptr);
     ASSERT_EQ(ftruncate(fileno(file), static_cast<off_t>(bytes)), 0);
     const int taken = *made.begin();  // the file may have got it already
     ASSERT_EQ(dup2(fileno(file), taken), taken);
-    auto map = ucx::mapping::open(*other, owner->address(), key, base);
+    auto map = mapping::open(key);
     EXPECT_FALSE(map);
     if (!map) {
       EXPECT_EQ(map.error().code, errc::stale) << map.error().message;
@@ -79,24 +77,40 @@ TEST_F(shared_memory, a_number_reused_by_a_shorter_file_is_refused) {
 TEST_F(shared_memory, a_number_reused_by_a_longer_file_is_refused) { reuse(4 * size); }
 
 TEST_F(shared_memory, a_number_reused_by_other_memory_is_refused) {
-  auto owner = *ucx::node::shared_memory(), other = *ucx::node::shared_memory();
-  auto memory = *ucx::memory::allocate(*owner, size);
-  const std::string key = memory->rkey();
-  const auto base = reinterpret_cast<uint64_t>(memory->bytes().data());
-  memory.reset();
-  memory = *ucx::memory::allocate(*owner, size);
-  EXPECT_FALSE(ucx::mapping::open(*other, owner->address(), key, base));
+  auto mine = *memory::allocate(size);
+  const std::string key = mine->key();
+  mine.reset();
+  mine = *memory::allocate(size);
+  auto map = mapping::open(key);
+  ASSERT_FALSE(map);
+  EXPECT_EQ(map.error().code, errc::stale);
+}
+
+TEST_F(shared_memory, memory_that_is_gone_is_refused_after_one_that_was_mapped) {
+  for (int i = 0; i < 20; ++i) {
+    auto mine = *memory::allocate(size);
+    const std::string key = mine->key();
+    auto map = mapping::open(key);
+    ASSERT_TRUE(map);
+    mine.reset();
+    EXPECT_EQ((*map)->data()[0], std::byte{0}) << "what is mapped stays";
+    map = fail(errc::internal, "none");
+    const auto again = mapping::open(key);
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, errc::stale) << again.error().message;
+  }
 }
 
 TEST_F(shared_memory, keys_that_no_memory_gave_are_refused) {
-  auto owner = *ucx::node::shared_memory(), other = *ucx::node::shared_memory();
-  auto memory = *ucx::memory::allocate(*owner, size);
-  const auto base = reinterpret_cast<uint64_t>(memory->bytes().data());
-  for (const std::string& key : {std::string(), memory->rkey().substr(0, 24), std::string(60, 'x')}) {
-    auto map = ucx::mapping::open(*other, owner->address(), key, base);
+  auto mine = *memory::allocate(size);
+  for (const std::string& key : {std::string(), mine->key().substr(0, 24), std::string(60, 'x')}) {
+    auto map = mapping::open(key);
     ASSERT_FALSE(map);
     EXPECT_EQ(map.error().code, errc::corrupt);
   }
+  auto map = mapping::open(mine->key());
+  ASSERT_TRUE(map);
+  EXPECT_TRUE(std::all_of((*map)->data(), (*map)->data() + size, [](std::byte b) { return b == std::byte{0}; }));
 }
 
 size_t resident_kib() {
@@ -138,28 +152,6 @@ TEST_P(left_behind, a_destroyed_transport_leaves_the_stated_descriptors_and_memo
 #if !defined(__SANITIZE_ADDRESS__)
   EXPECT_LE(kib_each, ucx ? left_kib : 100);
 #endif
-}
-
-TEST(leftovers, only_old_empty_files_of_ucx_are_removed) {
-  char name[] = "/dev/shm/troupe_leftovers_XXXXXX";
-  ASSERT_NE(mkdtemp(name), nullptr);
-  const std::filesystem::path dir = name;
-  const auto make = [&](const std::string& file, size_t bytes, int seconds_ago) {
-    std::ofstream(dir / file) << std::string(bytes, 'x');
-    const auto now = std::filesystem::last_write_time(dir / file);
-    std::filesystem::last_write_time(dir / file, now - std::chrono::seconds(seconds_ago));
-  };
-  make("ucx_shm_posix_1", 0, 61);
-  make("ucx_shm_posix_abc", 0, 100'000);
-  make("ucx_shm_posix_2", 0, 0);
-  make("ucx_shm_posix_3", 1, 100'000);
-  make("other", 0, 100'000);
-  EXPECT_EQ(ucx::remove_leftovers(dir), 2u);
-  EXPECT_EQ(ucx::remove_leftovers(dir), 0u);
-  for (const char* kept : {"ucx_shm_posix_2", "ucx_shm_posix_3", "other"})
-    EXPECT_TRUE(std::filesystem::exists(dir / kept)) << kept;
-  std::filesystem::remove_all(dir);
-  EXPECT_EQ(ucx::remove_leftovers(dir), 0u) << "no such directory";
 }
 
 }  // namespace
