@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "kernels/model/damage.hpp"
 #include "kernels/model/model.hpp"
 #include "runtime/recipe/recipe.hpp"
 
@@ -18,6 +19,12 @@ finding check_model(const std::string& folder) {
     f.advice =
         "the folder must hold config.json and the safetensors files of a DeepSeek-V4.1 checkpoint in the released "
         "layout";
+    return f;
+  }
+  if (auto damage = kernels::find_damage((*m)->files, kernels::damage_scan::whole); !damage.empty()) {
+    f.level = verdict::bad;
+    f.value = folder + ": " + kernels::damage_text(damage);
+    f.advice = "the file was damaged on its way or on disk: fetch it again";
     return f;
   }
   const auto& c = (*m)->config;

@@ -4,6 +4,7 @@
 
 #include "kernels/engine/cpu_engine.hpp"
 #include "kernels/ep/local_group.hpp"
+#include "kernels/model/damage.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/transport/process_transport.hpp"
 
@@ -92,6 +93,9 @@ void engine_host::stop() {
 result<std::string> engine_host::load() {
   const nanoseconds begin = steady_clock().now();
   TROUPE_TRY(model_, kernels::load_model(options_.model));
+  if (auto damage = kernels::find_damage(model_->files, kernels::damage_scan::light); !damage.empty())
+    return fail(errc::corrupt, "{}; fetch the files again (`troupe doctor --model {}` reads every tensor)",
+                kernels::damage_text(damage), options_.model);
   limits_.max_context = usable_context(model_->config, limits_.max_context);
   uint64_t window = std::max(1u, model_->config.sliding_window);
   uint64_t needed = (uint64_t{limits_.max_context} + window - 1) / window;

@@ -7,17 +7,13 @@
 #include "kernels/ep/local_group.hpp"
 #include "kernels/ep/thread_group.hpp"
 #include "tests/kernels/engine_fixture.hpp"
+#include "tests/support/sanitized.hpp"
+#include "tests/support/tiny_model.hpp"
 
 namespace troupe::kernels {
 namespace {
 
 using namespace testing_support;
-
-std::shared_ptr<const model> tiny() {
-  static const auto m = load_model(TROUPE_TEST_DATA "/tiny-v41");
-  TROUPE_CHECK(m.has_value(), "{}", m.error().message);
-  return *m;
-}
 
 cpu_engine_config config() {
   cpu_engine_config c;
@@ -214,9 +210,10 @@ TEST(plan, without_a_page_a_sequence_waits) {
 TEST(plan, slots_and_pages_are_reused_without_a_trace) {
   engine_driver d(config());
   std::vector<prompt> prompts;
-  for (uint32_t i = 0; i < 40; ++i) prompts.push_back(prompt_of(1 + i * 13 % 120, 6));
+  const uint32_t count = tests::cases(40, 15);
+  for (uint32_t i = 0; i < count; ++i) prompts.push_back(prompt_of(1 + i * 13 % 120, 6));
   const auto all = d.complete(prompts);
-  for (uint32_t i = 0; i < 40; i += 7) {
+  for (uint32_t i = 0; i < count; i += 7) {
     engine_driver fresh(config());
     EXPECT_EQ(fresh.complete({prompts[i]})[0].tokens, all[i].tokens) << i;
   }
@@ -310,7 +307,7 @@ TEST(failure, killed_in_the_middle_of_steps) {
     engine_driver alone(config());
     want = alone.complete({p})[0];
   }
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < tests::cases(12, 4); ++round) {
     cpu_engine_config c = config(), c2 = config();
     auto made =
         ep::make_thread_group(engine_group_shape(*c.weights, c.limits, 2), {.deadline = std::chrono::seconds(20)});

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/kernels/engine_fixture.hpp"
+#include "tests/support/tiny_model.hpp"
 
 namespace troupe::kernels {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 using namespace testing_support;
 
 constexpr uint32_t window = 16, exact_rows = 80;  // (E + 1) * W of tiny-v41
-
-std::shared_ptr<const model> tiny() {
-  static const auto m = load_model(TROUPE_TEST_DATA "/tiny-v41");
-  TROUPE_CHECK(m.has_value(), "{}", m.error().message);
-  return *m;
-}
 
 cpu_engine_config config() {
   cpu_engine_config c;
