@@ -214,6 +214,16 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     }
     co_await checks;
   }
+  if (static_cast<uint32_t>(std::count(good.begin(), good.end(), 1)) < info.shards()) {
+    // It may have been reclaimed since the lists were read: then nothing is wrong.
+    using infos = std::vector<extent_info>;
+    auto still = co_await answer_of<infos>([&](reply<infos> back) { d.owners.front()->describe({found.id}, back); });
+    if (still && still->empty()) {
+      s->gate.leave(gate_bytes);
+      s->group.done();
+      co_return;
+    }
+  }
   std::vector<bool> used(found.shards.size(), false);
   auto updated = info;
   bool moved = false, absent = false;

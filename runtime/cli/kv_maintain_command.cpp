@@ -129,6 +129,7 @@ void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
 result<int> check(const options& o, const char* name, bool repair) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.remake_missing = repair && where.without.empty();
+  if (!repair) where.maintain_every = nanoseconds{0};  // verify changes nothing
   TROUPE_TRY(auto grace, config::parse_duration(o.grace));
   kv_interrupt interrupt;
   TROUPE_TRY(auto store, kv::directory_store::open(where));
