@@ -59,7 +59,8 @@ struct bench {
       std::memcpy(given.data() + at, &x, 8);
     }
     std::memset(back.data(), 0, back.size());
-    const hash_scheme scheme = o.store.expect.scheme.value_or(hash_scheme{});
+    TROUPE_TRY(const auto layout, directory_store::plan(o.store));
+    const hash_scheme scheme = layout.scheme;
     rng random(o.seed, 12);
     const auto chain_of = [&](uint64_t blocks) -> result<std::vector<block_hash>> {
       std::vector<uint32_t> tokens(blocks * scheme.block_tokens);

@@ -24,6 +24,9 @@ namespace fs = std::filesystem;
 // In the database: written when the index is complete. Without it the index was deleted, or its rebuild was cut.
 constexpr const char* index_mark = "index-complete";
 
+// What must be free to open the index: its log, a manifest, a flush of what the log holds.
+constexpr uint64_t index_room = 2u << 20;
+
 std::string folder_of(const std::string& dir, uint32_t target) { return fmt::format("{}/target-{:04}", dir, target); }
 
 std::string system_error() { return std::strerror(errno); }
@@ -55,59 +58,107 @@ result<std::string> read_whole(const std::string& path) {
   return text.str();
 }
 
+// Whether a name may be in the directory of a store that is about to be made: what a cut attempt leaves, and what
+// belongs to a file system or to targets that are mounted already.
+bool expected_name(const std::string& name) {
+  return name == "lock" || name == "layout.json.new" || name == "lost+found" || name.starts_with("target-");
+}
+
+// The layout of a store that is not there yet, or why none can be.
+result<store_layout> new_layout(const directory_options& options) {
+  const auto& e = options.expect;
+  const std::string& dir = options.dir;
+  std::error_code ec;
+  // A lost layout must not turn a store into a new, empty one.
+  for (uint32_t t = 1; t <= 255; ++t) {
+    if (fs::exists(folder_of(dir, t) + "/chunk-00000000", ec))
+      return fail(errc::corrupt, "{}: there are targets but no layout.json; restore it from a backup", dir);
+  }
+  if (!options.create) return fail(errc::not_found, "{}: there is no store; `troupe kv put` makes one", dir);
+  if (fs::exists(dir, ec)) {
+    if (!fs::is_directory(dir, ec)) return fail(errc::invalid_argument, "{}: is not a directory", dir);
+    for (const auto& f : fs::directory_iterator(dir, ec)) {
+      const std::string name = f.path().filename().string();
+      if (!expected_name(name))
+        return fail(errc::invalid_argument,
+                    "{}: holds no store but other things ('{}'); a new store needs a directory of its own", dir, name);
+    }
+    if (ec) return fail(errc::io, "{}: {}", dir, ec.message());
+  }
+  store_layout l;
+  l.data = e.data.value_or(l.data);
+  l.parity = e.parity.value_or(l.parity);
+  l.targets = e.targets.value_or(l.data + l.parity);
+  l.scheme = e.scheme.value_or(l.scheme);
+  if (e.block_tokens) l.scheme.block_tokens = *e.block_tokens;
+  if (e.fingerprint) l.scheme.fingerprint = *e.fingerprint;
+  l.chunk_bytes = e.chunk_bytes.value_or(options.chunk_bytes.value_or(l.chunk_bytes));
+  l.capacity_bytes = std::max(options.capacity_bytes.value_or(l.capacity_bytes), l.chunk_bytes);
+  if (l.data < 1 || l.data > max_data_shards || l.parity > max_parity_shards)
+    return fail(errc::invalid_argument, "a code of {}+{}: 1 to {} data and 0 to {} parity shards are possible", l.data,
+                l.parity, max_data_shards, max_parity_shards);
+  if (l.targets < l.data + l.parity || l.targets > 255)
+    return fail(errc::invalid_argument, "{} targets for {}+{}: at least {} are needed, 255 are possible", l.targets,
+                l.data, l.parity, l.data + l.parity);
+  if (e.capacity_bytes) {
+    l.capacity_bytes = *e.capacity_bytes;
+    if (l.capacity_bytes < l.chunk_bytes)
+      return fail(errc::invalid_argument,
+                  "a capacity of {} bytes for each target is less than one chunk ({} bytes); more, or a smaller chunk "
+                  "(at least 1 MiB), is needed",
+                  l.capacity_bytes, l.chunk_bytes);
+  }
+  return l;
+}
+
 }  // namespace
 
-result<void> directory_store::read_layout() {
-  const std::string file = options_.dir + "/layout.json";
+result<store_layout> directory_store::plan(const directory_options& options) {
+  const auto& e = options.expect;
+  const std::string& dir = options.dir;
+  if (dir.empty()) return fail(errc::invalid_argument, "no directory was given");
+  const std::string file = dir + "/layout.json";
   std::error_code ec;
+  store_layout l;
   if (fs::exists(file, ec)) {
     TROUPE_TRY(auto text, read_whole(file));
-    TROUPE_TRY(layout_, parse_layout(text, file));
+    TROUPE_TRY(l, parse_layout(text, file));
   } else {
-    // A lost layout must not turn a store into a new, empty one.
-    for (uint32_t t = 1; t <= 255; ++t) {
-      if (fs::exists(folder_of(options_.dir, t) + "/chunk-00000000", ec))
-        return fail(errc::corrupt, "{}: there are targets but no layout.json; restore it from a backup", options_.dir);
-    }
-    store_layout l;
-    const auto& e = options_.expect;
-    l.data = e.data.value_or(l.data);
-    l.parity = e.parity.value_or(l.parity);
-    l.targets = e.targets.value_or(l.data + l.parity);
-    l.scheme = e.scheme.value_or(l.scheme);
-    l.chunk_bytes = options_.chunk_bytes.value_or(l.chunk_bytes);
-    l.capacity_bytes = std::max(options_.capacity_bytes.value_or(l.capacity_bytes), l.chunk_bytes);
-    if (l.data < 1 || l.data > max_data_shards || l.parity > max_parity_shards)
-      return fail(errc::invalid_argument, "a code of {}+{}: 1 to {} data and 0 to {} parity shards are possible",
-                  l.data, l.parity, max_data_shards, max_parity_shards);
-    if (l.targets < l.data + l.parity || l.targets > 255)
-      return fail(errc::invalid_argument, "{} targets for {}+{}: at least {} are needed, 255 are possible", l.targets,
-                  l.data, l.parity, l.data + l.parity);
-    // The folders first: a layout without a target's folder means that the target was lost.
-    for (uint32_t t = 1; t <= l.targets; ++t) {
-      fs::create_directories(folder_of(options_.dir, t), ec);
-      if (ec) return fail(errc::io, "{}: {}", folder_of(options_.dir, t), ec.message());
-    }
-    if (auto r = write_whole(file, print_layout(l)); !r) return r;
-    layout_ = l;
+    TROUPE_TRY(l, new_layout(options));
   }
-  const auto& e = options_.expect;
-  const auto differs = [&](const char* what, uint32_t wanted, uint32_t is) {
+  const auto differs = [&](const char* what, const auto& wanted, const auto& is) {
     return fail(errc::invalid_argument,
-                "{}: the store has {} = {}, not {}; leave the option out or use another directory", options_.dir, what,
-                is, wanted);
+                "{}: the store has {} = {}, not {}; leave the option out or use another directory", dir, what, is,
+                wanted);
   };
-  if (e.data && *e.data != layout_.data) return differs("data shards", *e.data, layout_.data);
-  if (e.parity && *e.parity != layout_.parity) return differs("parity shards", *e.parity, layout_.parity);
-  if (e.targets && *e.targets != layout_.targets) return differs("targets", *e.targets, layout_.targets);
-  if (e.scheme) {
-    if (auto same = check_same_scheme(*e.scheme, layout_.scheme, "the store in " + options_.dir); !same) return same;
+  if (e.data && *e.data != l.data) return differs("data shards", *e.data, l.data);
+  if (e.parity && *e.parity != l.parity) return differs("parity shards", *e.parity, l.parity);
+  if (e.targets && *e.targets != l.targets) return differs("targets", *e.targets, l.targets);
+  if (e.chunk_bytes && *e.chunk_bytes != l.chunk_bytes) return differs("chunk bytes", *e.chunk_bytes, l.chunk_bytes);
+  if (e.capacity_bytes && *e.capacity_bytes != l.capacity_bytes)
+    return differs("capacity bytes", *e.capacity_bytes, l.capacity_bytes);
+  if (e.block_tokens && *e.block_tokens != l.scheme.block_tokens)
+    return differs("block size in tokens", *e.block_tokens, l.scheme.block_tokens);
+  if (e.scheme || e.fingerprint) {
+    hash_scheme wanted = e.scheme.value_or(l.scheme);
+    if (e.fingerprint) wanted.fingerprint = *e.fingerprint;
+    if (auto same = check_same_scheme(wanted, l.scheme, "the store in " + dir); !same) return fail(same.error());
   }
-  return {};
+  for (uint32_t t : options.without) {
+    if (t < 1 || t > l.targets)
+      return fail(errc::invalid_argument, "{}: target {} cannot be left out; the store has targets 1 to {}", dir, t,
+                  l.targets);
+  }
+  return l;
 }
 
 result<void> directory_store::open_parts() {
   std::error_code ec;
+  // RocksDB as Debian builds it aborts when it cannot write its files at open.
+  if (const auto room = fs::space(options_.dir, ec); !ec && room.available < index_room)
+    return fail(errc::exhausted,
+                "{}: the file system has {} KiB left, the index needs {} KiB to be opened; make room, nothing is lost",
+                options_.dir, room.available >> 10, index_room >> 10);
   rocks_options r;
   r.path = options_.dir + "/index";
   r.block_cache_bytes = 64ull << 20;
@@ -128,6 +179,10 @@ result<void> directory_store::open_parts() {
   s.device.capacity_bytes = std::max(std::min(layout_.capacity_bytes, fits), layout_.chunk_bytes);
   s.device.chunk_bytes = layout_.chunk_bytes;
   s.device.durable = options_.durable;
+  uint32_t missing = 0;
+  for (uint32_t t = 1; t <= layout_.targets; ++t) missing += fs::exists(folder_of(options_.dir, t), ec) ? 0 : 1;
+  const bool too_many = missing > layout_.parity;
+  const bool remake = options_.remake_missing && (!too_many || options_.give_up_missing);
   for (uint32_t t = 1; t <= layout_.targets; ++t) {
     local_target_place p;
     p.id = target_id{t};
@@ -135,8 +190,13 @@ result<void> directory_store::open_parts() {
     const bool left_out = std::find(options_.without.begin(), options_.without.end(), t) != options_.without.end();
     if (left_out) {
       p.absent = "left out on request";
-    } else if (p.blank = !fs::exists(folder, ec); p.blank && !options_.remake_missing) {
-      p.absent = folder + " is gone; `troupe kv scrub` makes a new one and fills it";
+    } else if (p.blank = !fs::exists(folder, ec); p.blank && !remake) {
+      p.absent =
+          folder + (too_many ? fmt::format(" is gone, {} targets in all, and the code can do without {}: mount or "
+                                           "restore them; `troupe kv scrub --drop-lost` gives up what they held",
+                                           missing, layout_.parity)
+                             : " is gone: mount or restore it, or let `troupe kv scrub` make a new one and fill "
+                               "it");
     } else if (auto d = open_file_disk(folder)) {
       disks_.push_back(std::move(*d));
       p.device = disks_.back().get();
@@ -196,10 +256,8 @@ result<std::unique_ptr<directory_store>> directory_store::open(const directory_o
   std::unique_ptr<directory_store> s(new directory_store);
   s->options_ = options;
   std::error_code ec;
-  if (options.dir.empty()) return fail(errc::invalid_argument, "no directory was given");
   if (options.io_threads == 0) return fail(errc::invalid_argument, "a store needs an I/O thread");
-  if (!fs::exists(options.dir + "/layout.json", ec) && !options.create)
-    return fail(errc::not_found, "{}: there is no store; `troupe kv put` makes one", options.dir);
+  if (auto possible = plan(options); !possible) return fail(possible.error());
   fs::create_directories(options.dir, ec);
   if (ec) return fail(errc::io, "{}: {}", options.dir, ec.message());
   const std::string lock = options.dir + "/lock";
@@ -207,7 +265,15 @@ result<std::unique_ptr<directory_store>> directory_store::open(const directory_o
   if (s->lock_ < 0) return fail(errc::io, "{}: {}", lock, system_error());
   if (::flock(s->lock_, LOCK_EX | LOCK_NB) != 0)
     return fail(errc::unavailable, "{}: another process has the store open; one at a time may", options.dir);
-  if (auto r = s->read_layout(); !r) return fail(r.error());
+  TROUPE_TRY(s->layout_, plan(options));  // again: nobody else can change it now
+  if (!fs::exists(options.dir + "/layout.json", ec)) {
+    // The folders first: a layout without a target's folder means that the target was lost.
+    for (uint32_t t = 1; t <= s->layout_.targets; ++t) {
+      fs::create_directories(folder_of(options.dir, t), ec);
+      if (ec) return fail(errc::io, "{}: {}", folder_of(options.dir, t), ec.message());
+    }
+    if (auto r = write_whole(options.dir + "/layout.json", print_layout(s->layout_)); !r) return fail(r.error());
+  }
   if (auto r = s->open_parts(); !r) return fail(r.error());
   if (auto r = s->rebuild_if_lost(); !r) return fail(r.error());
   if (options.maintain_every > nanoseconds{0})

@@ -6,6 +6,7 @@
 //   DIR/target-0001/   chunk files of target 1; may be a mount point of its own disk, or a link to one
 #pragma once
 
+#include <array>
 #include <functional>
 #include <future>
 #include <map>
@@ -33,6 +34,9 @@ struct store_layout {
 struct store_expectation {
   std::optional<uint32_t> data, parity, targets;
   std::optional<hash_scheme> scheme;
+  std::optional<uint32_t> block_tokens;                // instead of `scheme`: parts of it
+  std::optional<std::array<uint8_t, 32>> fingerprint;  //
+  std::optional<uint64_t> chunk_bytes, capacity_bytes;
 };
 
 /// How to open.
@@ -40,8 +44,11 @@ struct directory_options {
   std::string dir;
   store_expectation expect;
   bool create = false;  // make a store where there is none, from `expect` and the defaults of store_layout
-  std::optional<uint64_t> chunk_bytes, capacity_bytes;  // for a new store
-  bool remake_missing = false;    // targets whose folder is gone get a new, empty one (scrub then fills it)
+  std::optional<uint64_t> chunk_bytes, capacity_bytes;  // for a new store, where `expect` has none
+  // Up to m targets whose folder is gone get a new, empty one (scrub then fills it). More than m are absent: their
+  // disks may just not be mounted.
+  bool remake_missing = false;
+  bool give_up_missing = false;   // with remake_missing: also more than m; what they held is gone then
   std::vector<uint32_t> without;  // targets to be treated as absent (benchmarks, tests)
   durability durable = durability::process;
   size_t io_threads = 8;
@@ -56,9 +63,13 @@ struct directory_options {
 /// they start runs on the store's own executor and I/O threads.
 class directory_store {
  public:
-  /// Errors: not_found (no store there and not to be made: says how), unavailable (another process has it open),
-  /// invalid_argument (the expectation contradicts the layout: both values are named; or the options make no sense),
-  /// unsupported (a layout of a newer version), corrupt (the layout is not one), io.
+  /// The layout of the store there or, with `create`, the one that `open` would make; nothing is made or changed.
+  /// Errors: those of open that follow from the options and the layout.
+  static result<store_layout> plan(const directory_options& options);
+  /// What is refused leaves nothing behind. Errors: not_found (no store there and not to be made: says how),
+  /// unavailable (another process has it open), invalid_argument (the expectation contradicts the layout: both values
+  /// are named; or the options make no sense), unsupported (a layout of a newer version), corrupt (the layout is not
+  /// one), io.
   static result<std::unique_ptr<directory_store>> open(const directory_options& options);
   /// Waits for what is under way, then closes; a store that was not closed (SIGKILL) opens as well.
   ~directory_store();
@@ -107,7 +118,6 @@ class directory_store {
 
  private:
   directory_store() = default;
-  result<void> read_layout();
   result<void> open_parts();
   result<void> rebuild_if_lost();
 

@@ -280,9 +280,10 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
   }
   if (d.good.size() < info.data) {
     ++out.lost;
-    s->note(fmt::format("extent {}: {} of {} shards are good, {} are needed: its {} blocks are lost",
+    out.lost_blocks += info.count;
+    s->note(fmt::format("extent {}: {} of {} shards are good, {} are needed: its {} blocks cannot be read",
                         to_string(found.id), d.good.size(), info.shards(), info.data, info.count));
-    if (repair && !absent) {
+    if (repair && s->options.drop_lost && !absent) {
       for (owner* o : d.owners) {
         co_await answer_of<remove_reply>(
             [&](reply<remove_reply> back) { o->remove({found.id}, remove_why::lost, back); });

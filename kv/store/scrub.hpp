@@ -17,8 +17,9 @@ namespace troupe::kv {
 
 /// How much of it.
 struct scrub_options {
-  bool repair = false;   // false: look only (verify)
-  bool restore = false;  // shards without a record come back into the index (it was lost); otherwise they are orphans
+  bool repair = false;     // false: look only (verify)
+  bool restore = false;    // shards without a record come back into the index (it was lost); otherwise they are orphans
+  bool drop_lost = false;  // extents with fewer than k good shards go for good; otherwise they are kept and reported
   int64_t orphan_grace_s = 3600;  // younger shards without a record may belong to a write under way: left alone
   uint64_t window = 64ull << 20;  // bytes of shards being checked or rebuilt at once
   std::shared_ptr<std::atomic<bool>> stop;                   // may be null; true: end after what is under way
@@ -37,6 +38,7 @@ struct scrub_report {
   uint64_t young_orphans = 0;     // of these, younger than the grace
   uint64_t strays = 0;            // shards at a target that the index does not name for them
   uint64_t lost = 0;              // extents with fewer than k good shards
+  uint64_t lost_blocks = 0;       // in these
   uint64_t index_findings = 0;    // records that contradict each other or do not hold their checksum
   uint64_t unreplicated = 0;      // records that one of their owners lacks
   std::vector<target_id> absent;  // targets that did not answer
@@ -54,10 +56,11 @@ struct scrub_report {
 
 /// Compares the index with itself, every owner's records with every target's shards, and reads every shard. With
 /// `repair`: damaged records are dropped or restored from the shards, lost shards are rebuilt from k others onto the
-/// targets that policies::plan_repair chooses, orphans removed, extents beyond repair dropped (only if every target
-/// answered). Order of a rebuild: shard written -> index told; a crash in between leaves a stray, which the next run
-/// adopts. Reads and writes go on meanwhile. All on the executor, which must outlive it, as must the members' targets
-/// and owners. Errors: those of an owner; everything else is in the report.
+/// targets that policies::plan_repair chooses, orphans removed. Extents beyond repair are kept, because what
+/// they lack may come back; with `drop_lost` they are dropped, if every target that they name answered. Order of a
+/// rebuild: shard written -> index told; a crash in between leaves a stray, which the next run adopts. Reads and writes
+/// go on meanwhile. All on the executor, which must outlive it, as must the members' targets and owners. Errors: those
+/// of an owner; everything else is in the report.
 void scrub(members who, scrub_options options, executor& home, const unix_clock& wall, reply<scrub_report> done);
 
 }  // namespace troupe::kv

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runtime/cli/kv_command.hpp"
@@ -28,12 +28,23 @@ void print(const nlohmann::ordered_json& j) {
 }
 
 result<std::vector<std::byte>> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) return fail(errc::io, "{}: is a directory, not a file", path);
+  std::FILE* in = std::fopen(path.c_str(), "rb");
   if (!in) return fail(errc::io, "{}: {}", path, std::strerror(errno));
-  std::vector<std::byte> bytes(static_cast<size_t>(in.tellg()));
-  in.seekg(0);
-  if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
-    return fail(errc::io, "{}: {}", path, std::strerror(errno));
+  const auto known = std::filesystem::is_regular_file(path, ec) ? std::filesystem::file_size(path, ec) : 0;
+  std::vector<std::byte> bytes(ec ? 1 : known + 1);  // one more, so that the end is seen
+  size_t at = 0;
+  for (size_t n; (n = std::fread(bytes.data() + at, 1, bytes.size() - at, in)) > 0;) {
+    at += n;
+    if (at == bytes.size()) bytes.resize(at + std::max<size_t>(at, 1 << 20));  // a pipe, or a file that grows
+  }
+  const bool good = std::ferror(in) == 0;
+  const int why = errno;
+  std::fclose(in);
+  if (!good) return fail(errc::io, "{}: {}", path, std::strerror(why));
+  if (at == 0) return fail(errc::invalid_argument, "{}: is empty; there is nothing to store", path);
+  bytes.resize(at);
   return bytes;
 }
 
@@ -41,19 +52,22 @@ result<int> put(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.create = true;
   TROUPE_TRY(auto data, read_file(o.data));
-  kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
-  kv_notes("put", *store);
-  TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
+  // All of the request is looked at before a store is made.
+  TROUPE_TRY(auto layout, kv::directory_store::plan(where));
+  TROUPE_TRY(auto chain, o.chain.hashes(layout.scheme));
   uint64_t size = (data.size() + chain.size() - 1) / chain.size();
   if (!o.block_bytes.empty()) {
     TROUPE_TRY(size, kv_bytes(o.block_bytes));
+    if (size == 0) return fail(errc::invalid_argument, "--block-bytes 0: a block has at least one byte");
   }
   const uint64_t n = chain.size();
   if (size == 0 || size > kv::max_block_bytes || data.size() <= (n - 1) * size || data.size() > n * size)
     return fail(errc::invalid_argument,
                 "{}: {} bytes for {} blocks of {} bytes; more than {} and at most {} are needed", o.data, data.size(),
                 n, size, (n - 1) * size, n * size);
+  kv_interrupt interrupt;
+  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  kv_notes("put", *store);
   TROUPE_TRY(auto space, store->maintain());
   (void)space;
   kv::put_chain_reply sum;
@@ -70,11 +84,17 @@ result<int> put(const options& o) {
     r.traffic = o.traffic == "chatbot" ? kv::traffic_class::chatbot : kv::traffic_class::agent;
     for (uint64_t b = at; b < to; ++b)
       r.blocks.emplace_back(data.data() + b * size, std::min<uint64_t>(size, data.size() - b * size));
-    TROUPE_TRY(auto done, store->put(std::move(r)));
-    sum.stored += done.stored;
-    sum.present += done.present;
-    sum.extents += done.extents;
-    sum.block_bytes += done.block_bytes;
+    auto done = store->put(std::move(r));
+    if (!done) {  // whatever it was: not "no store there"
+      auto there = store->match(chain);
+      return complain("kv put",
+                      fmt::format("{}; {} of {} blocks are in the store", done.error().message, there ? *there : at, n),
+                      done.error().code == errc::cancelled ? interrupted : failed);
+    }
+    sum.stored += done->stored;
+    sum.present += done->present;
+    sum.extents += done->extents;
+    sum.block_bytes += done->block_bytes;
     progress.show(fmt::format("{} of {} blocks", to, n));
   }
   print({{"blocks", n},
@@ -93,8 +113,7 @@ result<int> get(const options& o) {
   kv_notes("get", *store);
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   TROUPE_TRY(auto lengths, store->lengths(chain));
-  std::FILE* out = o.out == "-" ? stdout : std::fopen(o.out.c_str(), "wb");
-  if (!out) return fail(errc::io, "{}: {}", o.out, std::strerror(errno));
+  std::FILE* out = o.out == "-" ? stdout : nullptr;  // a file is opened when there is something to write
   uint64_t blocks = 0, bytes = 0, decoded = 0;
   std::string stopped;
   bool write_failed = false;
@@ -116,7 +135,11 @@ result<int> get(const options& o) {
     }
     uint64_t good = 0;
     for (size_t b = at; b < at + got->blocks; ++b) good += lengths[b];
-    write_failed = std::fwrite(memory.data(), 1, good, out) != good;
+    if (good > 0 && !out) {
+      out = std::fopen(o.out.c_str(), "wb");
+      if (!out) return fail(errc::io, "{}: {}", o.out, std::strerror(errno));
+    }
+    write_failed = out && std::fwrite(memory.data(), 1, good, out) != good;
     blocks += got->blocks;
     bytes += good;
     decoded += got->decoded;
@@ -124,7 +147,8 @@ result<int> get(const options& o) {
     if (write_failed) stopped = fmt::format("{}: {}", o.out, std::strerror(errno));
     progress.show(fmt::format("{} of {} blocks", blocks, chain.size()));
   }
-  if (out == stdout ? std::fflush(out) != 0 : std::fclose(out) != 0) {
+  if (!out) {
+  } else if (out == stdout ? std::fflush(out) != 0 : std::fclose(out) != 0) {
     if (!write_failed) stopped = fmt::format("{}: {}", o.out, std::strerror(errno));
   }
   if (stopped.empty() && blocks < chain.size() && !kv_interrupt::set())

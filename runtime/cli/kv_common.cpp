@@ -46,7 +46,8 @@ result<std::vector<uint32_t>> parse_tokens(std::istream& in, const std::string& 
       return fail(errc::invalid_argument,
                   "{}:{}: '{}' is no token id; ids are whole numbers up to 4294967295, separated "
                   "by spaces, commas or lines",
-                  name, line, text.substr(begin, 12));
+                  name, line,
+                  text.substr(begin, std::min<size_t>(12, text.find_first_of(" \t\r\n,[]", begin) - begin)));
     out.push_back(static_cast<uint32_t>(v));
   }
   return out;
@@ -99,32 +100,33 @@ result<kv::directory_options> kv_store_options::resolve() const {
   if (!code.empty()) {
     unsigned k = 0, m = 0;
     char rest = 0;
-    if (std::sscanf(code.c_str(), "%3u+%3u%c", &k, &m, &rest) != 2)
+    if (code.find_first_not_of("0123456789+") != std::string::npos ||
+        std::sscanf(code.c_str(), "%3u+%3u%c", &k, &m, &rest) != 2)
       return fail(errc::invalid_argument, "--ec {}: write DATA+PARITY, e.g. 10+2", code);
     o.expect.data = k;
     o.expect.parity = m;
     o.expect.targets.reset();
   }
   if (targets > 0) o.expect.targets = targets;
-  if (block_tokens > 0 || !fingerprint.empty()) {
+  if (block_tokens > 0) o.expect.block_tokens = block_tokens;
+  if (!fingerprint.empty()) {
     kv::hash_scheme scheme;
-    if (block_tokens > 0) scheme.block_tokens = block_tokens;
     const bool hex = fingerprint.size() == 64 && fingerprint.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (hex) {
       for (size_t i = 0; i < 32; ++i)
         scheme.fingerprint[i] = static_cast<uint8_t>(std::stoul(fingerprint.substr(2 * i, 2), nullptr, 16));
-    } else if (!fingerprint.empty()) {
+    } else {
       SHA256(reinterpret_cast<const unsigned char*>(fingerprint.data()), fingerprint.size(), scheme.fingerprint.data());
     }
-    o.expect.scheme = scheme;
+    o.expect.fingerprint = scheme.fingerprint;
   }
   if (!chunk.empty()) {
-    TROUPE_TRY(o.chunk_bytes, kv_bytes(chunk));
+    TROUPE_TRY(o.expect.chunk_bytes, kv_bytes(chunk));
   }
   if (!capacity.empty()) {
-    TROUPE_TRY(o.capacity_bytes, kv_bytes(capacity));
+    TROUPE_TRY(o.expect.capacity_bytes, kv_bytes(capacity));
   }
-  if (o.chunk_bytes && (*o.chunk_bytes < (1u << 20) || *o.chunk_bytes % kv::run_bytes != 0))
+  if (o.expect.chunk_bytes && (*o.expect.chunk_bytes < (1u << 20) || *o.expect.chunk_bytes % kv::run_bytes != 0))
     return fail(errc::invalid_argument, "--chunk: at least 1MiB and a multiple of 4KiB");
   if (io_threads > 0) o.io_threads = io_threads;
   if (durable) o.durable = kv::durability::power;

@@ -18,6 +18,7 @@ struct options {
   kv_store_options store;
   uint64_t limit = 0;
   std::string grace = "0s";
+  bool drop_lost = false;
 };
 
 result<int> ls(const options& o) {
@@ -63,6 +64,16 @@ result<int> ls(const options& o) {
   return kv_interrupt::set() ? int{interrupted} : int{ok};
 }
 
+// "65.1 GiB".
+std::string for_people(uint64_t bytes) {
+  const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, units[unit]);
+}
+
 result<int> stat(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   TROUPE_TRY(auto store, kv::directory_store::open(where));
@@ -91,8 +102,12 @@ result<int> stat(const options& o) {
   if (o.store.json) {
     fmt::print("{}\n", j.dump());
   } else {
-    for (const auto& [key, value] : j.items())
-      fmt::print("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    for (const auto& [key, value] : j.items()) {
+      std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+      if (key.ends_with("_bytes")) shown = for_people(value.get<uint64_t>());
+      if (key == "used_percent") shown = fmt::format("{:.2f} %", value.get<double>());
+      fmt::print("{:<16} {}\n", key == "disk" ? "first disk" : key, shown);
+    }
   }
   std::fflush(stdout);
   return int{ok};
@@ -101,10 +116,19 @@ result<int> stat(const options& o) {
 void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
   json absent = json::array();
   for (auto t : r.absent) absent.push_back(t.value);
-  json j{{"clean", r.clean()},           {"extents", r.extents},   {"blocks", r.blocks},
-         {"block_bytes", r.block_bytes}, {"shards", r.shards},     {"shard_bytes", r.shard_bytes},
-         {"missing", r.missing},         {"rotten", r.rotten},     {"orphans", r.orphans},
-         {"strays", r.strays},           {"lost_extents", r.lost}, {"index_findings", r.index_findings},
+  json j{{"clean", r.clean()},
+         {"extents", r.extents},
+         {"blocks", r.blocks},
+         {"block_bytes", r.block_bytes},
+         {"shards", r.shards},
+         {"shard_bytes", r.shard_bytes},
+         {"missing", r.missing},
+         {"rotten", r.rotten},
+         {"orphans", r.orphans},
+         {"strays", r.strays},
+         {"lost_extents", r.lost},
+         {"lost_blocks", r.lost_blocks},
+         {"index_findings", r.index_findings},
          {"absent_targets", absent}};
   if (repair) {
     j["repaired"] = r.repaired();
@@ -129,6 +153,7 @@ void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
 result<int> check(const options& o, const char* name, bool repair) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.remake_missing = repair && where.without.empty();
+  where.give_up_missing = o.drop_lost;
   if (!repair) where.maintain_every = nanoseconds{0};  // verify changes nothing
   TROUPE_TRY(auto grace, config::parse_duration(o.grace));
   kv_interrupt interrupt;
@@ -142,6 +167,7 @@ result<int> check(const options& o, const char* name, bool repair) {
   }
   kv::scrub_options s;
   s.repair = repair;
+  s.drop_lost = o.drop_lost;
   s.orphan_grace_s = std::chrono::duration_cast<std::chrono::seconds>(grace).count();
   s.stop = std::make_shared<std::atomic<bool>>(false);
   auto progress = std::make_shared<kv_progress>(name);
@@ -151,6 +177,18 @@ result<int> check(const options& o, const char* name, bool repair) {
   };
   TROUPE_TRY(auto report, store->scrub(s));
   print_report(report, o.store.json, repair);
+  if (report.lost > report.dropped) {
+    const char* todo =
+        repair && o.drop_lost ? "they are kept, because a target that may hold them did not answer"
+        : repair ? "they are kept: mount or restore the targets that are missing and scrub again, or give the blocks "
+                   "up with --drop-lost"
+                 : "mount or restore the targets that are missing; `troupe kv scrub --drop-lost` gives the blocks up";
+    fmt::print(stderr, "troupe kv {}: {} blocks in {} extents have lost more shards than the code can do without; {}\n",
+               name, report.lost_blocks, report.lost, todo);
+  } else if (report.dropped > 0) {
+    fmt::print(stderr, "troupe kv {}: {} blocks in {} extents were lost and have been dropped\n", name,
+               report.lost_blocks, report.dropped);
+  }
   if (report.stopped) return int{interrupted};
   return repair ? (report.repaired() ? int{ok} : int{failed}) : (report.clean() ? int{ok} : int{failed});
 }
@@ -168,7 +206,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("ls", "List the extents: rows of up to 16 blocks that are stored together");
     o->store.add_to(*c, false);
-    c->add_option("--limit", o->limit, "At most so many; 0: all");
+    c->add_option("--limit", o->limit, "At most so many; 0: all")->check(CLI::NonNegativeNumber);
     c->footer("Example:\n  troupe kv ls --dir /tmp/kv");
     c->callback([o, &ctx] { run(ctx, "ls", [&] { return ls(*o); }); });
   }
@@ -192,9 +230,12 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     o->store.add_to(*c, false);
     c->add_option("--grace", o->grace, "Shards without an index entry are removed when they are older than this")
         ->capture_default_str();
+    c->add_flag("--drop-lost", o->drop_lost,
+                "Give up blocks that lost more shards than the code can do without, and what missing targets held");
     c->footer(
-        "Rebuilds lost and rotten shards from the others, makes targets anew whose folder is gone, removes orphans,\n"
-        "gives back what has expired. Exit code 1 when something could not be put right.\n"
+        "Rebuilds lost and rotten shards from the others, makes up to m targets anew whose folder is gone, removes\n"
+        "orphans, gives back what has expired. What cannot be rebuilt is kept, as its disks may only be unmounted,\n"
+        "unless --drop-lost is given. Exit code 1 when something could not be put right.\n"
         "Example:\n  troupe kv scrub --dir /tmp/kv");
     c->callback([o, &ctx] { run(ctx, "scrub", [&] { return check(*o, "scrub", true); }); });
   }

@@ -57,6 +57,18 @@ int main(int argc, char** argv) {
                near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
     return usage;
   }
+  if (argc > 2 && argv[1][0] != '-' && argv[2][0] != '-') {
+    const auto* group = app.get_subcommand(argv[1]);
+    std::vector<std::string> inner;
+    for (const auto* c : group->get_subcommands({})) inner.push_back(c->get_name());
+    if (group->get_require_subcommand_min() > 0 && std::find(inner.begin(), inner.end(), argv[2]) == inner.end()) {
+      std::string near = troupe::config::nearest(argv[2], inner);
+      fmt::print(
+          stderr, "troupe {}: there is no command '{}'{}\n", argv[1], argv[2],
+          near.empty() ? fmt::format("; `troupe {} --help` lists all", argv[1]) : "; did you mean " + near + "?");
+      return usage;
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

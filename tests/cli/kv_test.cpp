@@ -87,7 +87,128 @@ TEST_F(kv, put_match_get_and_losses_as_in_the_documentation) {
   r = troupe({"kv", "get", "--dir", dir, "--text", text, "--out", copy, "--without", "1,3"});
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.err, HasSubstr("1 of 3 shards can be read, 2 are needed"));
-  EXPECT_EQ(read_file(copy), "");
+  EXPECT_TRUE(read_file(copy) == bytes) << "a get that finds nothing leaves the file alone";
+}
+
+// More targets gone than the code can do without: perhaps their disks are not mounted. Nothing is given up unasked.
+TEST_F(kv, scrub_keeps_what_more_than_m_missing_targets_may_still_hold) {
+  ASSERT_EQ(put().code, 0);
+  fs::create_directory(folder.path + "/away");
+  for (const char* t : {"/target-0001", "/target-0003"}) fs::rename(dir + t, folder.path + "/away" + t);
+  auto r = get();
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("2 targets in all, and the code can do without 1"));
+  r = troupe({"kv", "scrub", "--dir", dir, "--json"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("4 blocks in 1 extents have lost more shards"));
+  EXPECT_THAT(r.err, HasSubstr("--drop-lost"));
+  EXPECT_EQ(json::parse(r.out)["dropped_extents"], 0);
+  EXPECT_EQ(json::parse(r.out)["lost_blocks"], 4);
+  EXPECT_FALSE(fs::exists(dir + "/target-0001"));
+  // The disks come back: everything is there.
+  for (const char* t : {"/target-0001", "/target-0003"}) fs::rename(folder.path + "/away" + t, dir + t);
+  r = get();
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(read_file(copy) == bytes);
+  EXPECT_EQ(troupe({"kv", "verify", "--dir", dir}).code, 0);
+  // One after the other, without the first being filled again: kept as well, until told otherwise.
+  for (const char* t : {"/target-0001", "/target-0003"}) fs::remove_all(dir + t);
+  EXPECT_EQ(troupe({"kv", "scrub", "--dir", dir}).code, 1);
+  r = troupe({"kv", "scrub", "--dir", dir, "--drop-lost", "--json"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("4 blocks in 1 extents were lost and have been dropped"));
+  EXPECT_EQ(json::parse(r.out)["dropped_extents"], 1);
+  EXPECT_EQ(put().code, 0);
+  EXPECT_EQ(get().code, 0);
+  EXPECT_EQ(troupe({"kv", "verify", "--dir", dir}).code, 0);
+}
+
+TEST_F(kv, a_refused_put_leaves_nothing_behind) {
+  write_file(folder.path + "/empty", "");
+  write_file(folder.path + "/minus", "1 2\n-4\n5");
+  const std::string fresh = folder.path + "/fresh";
+  struct row {
+    std::vector<std::string> more;
+    int code;
+    std::string want;
+  };
+  const row rows[] = {
+      {{"--text", "abcd", "--data", data}, 2, "4 tokens make no block"},
+      {{"--text", text, "--block-tokens", "4", "--data", "/nonexistent"}, 1, "/nonexistent: No such file"},
+      {{"--text", text, "--block-tokens", "4", "--data", folder.path}, 1, "is a directory"},
+      {{"--text", text, "--block-tokens", "4", "--data", folder.path + "/empty"}, 2, "is empty"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--block-bytes", "0"}, 2, "--block-bytes 0"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "0+1"}, 2, "a code of 0+1"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "33+1"}, 2, "a code of 33+1"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "2+-1"}, 2, "DATA+PARITY"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--capacity", "1KiB"}, 2, "less than one chunk"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--without", "9"}, 2, "targets 1 to 3"},
+      {{"--tokens", folder.path + "/minus", "--block-tokens", "4", "--data", data}, 2, "minus:2: '-4' is no token id"},
+  };
+  for (const auto& row : rows) {
+    std::vector<std::string> args{"kv", "put", "--dir", fresh};
+    args.insert(args.end(), row.more.begin(), row.more.end());
+    auto r = troupe(args);
+    EXPECT_EQ(r.code, row.code) << row.want << "\n" << r.err;
+    EXPECT_THAT(r.err, HasSubstr(row.want));
+    EXPECT_FALSE(fs::exists(fresh)) << row.want;
+  }
+  // A directory of other things stays as it is.
+  auto r = troupe({"kv", "put", "--dir", folder.path, "--block-tokens", "4", "--text", text, "--data", data});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("holds no store but other things"));
+  EXPECT_FALSE(fs::exists(folder.path + "/layout.json"));
+  EXPECT_FALSE(fs::exists(folder.path + "/lock"));
+}
+
+TEST_F(kv, what_contradicts_the_store_is_refused) {
+  ASSERT_EQ(put().code, 0);
+  const auto again = [&](std::vector<std::string> more) {
+    std::vector<std::string> args{"kv", "put", "--dir", dir, "--text", text, "--data", data};
+    args.insert(args.end(), more.begin(), more.end());
+    return troupe(args);
+  };
+  struct row {
+    std::string option, value, want;
+  };
+  for (const auto& row : {row{"--chunk", "128MiB", "chunk bytes = 1048576, not 134217728"},
+                          row{"--capacity", "1MiB", "capacity bytes = 68719476736, not 1048576"},
+                          row{"--targets", "5", "targets = 3, not 5"}, row{"--ec", "2+2", "parity shards = 1, not 2"},
+                          row{"--block-tokens", "8", "block size in tokens = 4, not 8"},
+                          row{"--fingerprint", "foo", "ingerprint"}, row{"--without", "9", "targets 1 to 3"}}) {
+    auto r = again({row.option, row.value});
+    EXPECT_EQ(r.code, 2) << row.option << r.err;
+    EXPECT_THAT(r.err, HasSubstr(row.want));
+  }
+  EXPECT_EQ(again({"--chunk", "1MiB", "--block-tokens", "4", "--ec", "2+1"}).code, 0);
+  auto r = troupe({"kv", "ls", "--dir", dir, "--limit", "-1"});
+  EXPECT_EQ(r.code, 2) << r.out;
+  r = troupe({"kv", "stat", "--dir", dir, "--without", "9"});
+  EXPECT_EQ(r.code, 2);
+  r = troupe({"kv", "frob"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("there is no command 'frob'"));
+  r = troupe({"kv", "stat", "--dir", dir});
+  EXPECT_THAT(r.out, testing::ContainsRegex("capacity_bytes   [0-9.]+ .iB\n"));
+  EXPECT_THAT(r.out, HasSubstr(" %\n"));
+  // Too few targets to write to: a block that could not be stored.
+  r = troupe({"kv", "put", "--dir", dir, "--text", "other letters...", "--data", data, "--without", "2"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err,
+              HasSubstr("2 storage targets can be written, 3 are needed for 2+1; 0 of 4 blocks are in the store"));
+  // A lost layout: one answer from all commands.
+  fs::remove(dir + "/layout.json");
+  for (const auto& args : {std::vector<std::string>{"get", "--text", text, "--out", copy},
+                           {"stat"},
+                           {"scrub"},
+                           {"put", "--text", text, "--data", data}}) {
+    std::vector<std::string> all{"kv"};
+    all.insert(all.end(), args.begin(), args.end());
+    all.insert(all.end(), {"--dir", dir});
+    r = troupe(all);
+    EXPECT_EQ(r.code, 1) << args[0];
+    EXPECT_THAT(r.err, HasSubstr("no layout.json; restore it"));
+  }
 }
 
 TEST_F(kv, mistakes_say_what_is_wrong) {
@@ -110,7 +231,7 @@ TEST_F(kv, mistakes_say_what_is_wrong) {
       {{"put", "--dir", dir, "--block-tokens", "8", "--text", text, "--data", data}, 2, "block size"},
       {{"put", "--dir", dir, "--text", text, "--data", "/nonexistent"}, 1, "/nonexistent"},
       {{"put", "--dir", dir, "--text", text, "--data", data, "--block-bytes", "5"}, 2, "100001 bytes for 4 blocks"},
-      {{"put", "--dir", "/proc/kv", "--text", text, "--data", data}, 1, "/proc/kv"},
+      {{"put", "--dir", "/proc/kv", "--block-tokens", "4", "--text", text, "--data", data}, 1, "/proc/kv"},
       {{"bench", "--dir", folder.path + "/b", "--ec", "2+1", "--targets", "2"}, 2, "at least 3 are needed"},
       {{"stat", "-c", "/nonexistent.yaml"}, 2, "/nonexistent.yaml"},
   };

@@ -126,6 +126,12 @@ TEST(repair, three_lost_targets_are_an_error_and_nothing_wrong_is_served) {
   f.store.reset();
   for (size_t t : {2, 5, 9}) f.world.disks[t] = std::make_unique<memory_disk>(memory_disk_options{.seed = 50 + t});
   f.open();
+  auto kept = f.store->scrub(true, false, false);  // not unless asked to
+  ASSERT_TRUE(kept);
+  EXPECT_FALSE(kept->repaired());
+  EXPECT_EQ(kept->dropped, 0u);
+  EXPECT_EQ(kept->lost, kept->extents);
+  EXPECT_EQ(kept->lost_blocks, kept->blocks);
   auto dropped = f.store->scrub(true);
   ASSERT_TRUE(dropped);
   EXPECT_TRUE(dropped->repaired());

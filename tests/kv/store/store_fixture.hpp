@@ -156,8 +156,9 @@ class twin_store {
   result<uint64_t> match(const std::vector<block_hash>& chain) {
     return wait<uint64_t>([&](reply<uint64_t> back) { store_->io().match(chain, back); });
   }
-  result<scrub_report> scrub(bool repair, bool restore = false) {
+  result<scrub_report> scrub(bool repair, bool restore = false, bool drop_lost = true) {
     scrub_options o;
+    o.drop_lost = drop_lost;
     o.repair = repair;
     o.restore = restore;
     o.orphan_grace_s = 0;
