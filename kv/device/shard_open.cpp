@@ -60,8 +60,15 @@ result<void> shard_store::impl::open() {
     reach("open.recorded");
     return {};
   }
-  TROUPE_TRY(report.repaired_headers, check_headers());
+  // A file that was cut to less than its header holds nothing; what the database knows in it is dropped below.
   for (const uint32_t n : numbers) {
+    TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
+    if (bytes >= run_bytes) continue;
+    if (auto r = device_disk.remove(n); !r) return r;
+  }
+  TROUPE_TRY(report.repaired_headers, check_headers());
+  TROUPE_TRY(const auto whole, device_disk.chunks());
+  for (const uint32_t n : whole) {
     TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
     space.add_chunk(n, static_cast<uint32_t>(std::min<uint64_t>(bytes / run_bytes, UINT32_MAX)));
   }

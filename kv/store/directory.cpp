@@ -27,6 +27,8 @@ constexpr const char* index_mark = "index-complete";
 // What must be free to open the index: its log, a manifest, a flush of what the log holds.
 constexpr uint64_t index_room = 2u << 20;
 
+constexpr uint64_t largest_chunk = uint64_t{16} << 30;  // shard_store_options
+
 std::string folder_of(const std::string& dir, uint32_t target) { return fmt::format("{}/target-{:04}", dir, target); }
 
 std::string system_error() { return std::strerror(errno); }
@@ -100,6 +102,9 @@ result<store_layout> new_layout(const directory_options& options) {
   if (l.targets < l.data + l.parity || l.targets > 255)
     return fail(errc::invalid_argument, "{} targets for {}+{}: at least {} are needed, 255 are possible", l.targets,
                 l.data, l.parity, l.data + l.parity);
+  if (l.chunk_bytes < (1u << 20) || l.chunk_bytes > largest_chunk || l.chunk_bytes % run_bytes != 0)
+    return fail(errc::invalid_argument, "chunk files of {} bytes; they have 1 MiB to 16 GiB, a multiple of 4 KiB",
+                l.chunk_bytes);
   if (e.capacity_bytes) {
     l.capacity_bytes = *e.capacity_bytes;
     if (l.capacity_bytes < l.chunk_bytes)

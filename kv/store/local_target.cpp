@@ -1,43 +1,30 @@
 #include "kv/store/local_target.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "kv/device/aligned_buffer.hpp"
-
 namespace troupe::kv {
 namespace {
-
-// Where a read of the thread lands before it is handed on; as large as the largest read so far.
-std::span<std::byte> bounce(size_t bytes) {
-  thread_local aligned_buffer buffer;
-  if (buffer.size() < bytes) buffer = aligned_buffer(bytes);
-  return buffer.bytes().first(bytes);
-}
 
 result<void> read_now(shard_store& store, const read_shard& request) {
   size_t bytes = 0;
   for (const auto& s : request.into) bytes += s.size();
   if (bytes == 0) return {};
-  // From the start of a run on, so that the store can read and check into the bounce buffer without a copy of its own.
-  const uint64_t start = request.offset / run_bytes * run_bytes;
-  const size_t lead = request.offset - start;
-  auto whole = bounce(lead + bytes);
-  if (auto r = store.read(request.at.extent, request.at.shard, start, whole); !r) return r;
-  auto copy = [&] {
-    const std::byte* from = whole.data() + lead;
-    for (const auto& s : request.into) {
-      if (!s.empty()) std::memcpy(s.data(), from, s.size());
-      from += s.size();
+  // The store checks the bytes in its own buffer; the copy out of it into the caller's memory is the only one.
+  return store.read(request.at.extent, request.at.shard, request.offset, bytes, [&](std::span<const std::byte> got) {
+    auto copy = [&] {
+      const std::byte* from = got.data();
+      for (const auto& s : request.into) {
+        if (!s.empty()) std::memcpy(s.data(), from, s.size());
+        from += s.size();
+      }
+    };
+    if (request.guard) {
+      request.guard->deliver(copy);
+    } else {
+      copy();
     }
-  };
-  if (request.guard) {
-    request.guard->deliver(copy);
-  } else {
-    copy();
-  }
-  return {};
+  });
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
          {"lost_extents", r.lost},
          {"lost_blocks", r.lost_blocks},
          {"index_findings", r.index_findings},
-         {"absent_targets", absent}};
+         {"absent_targets", absent},
+         {"stopped", r.stopped}};
   if (repair) {
     j["repaired"] = r.repaired();
     j["rebuilt_shards"] = r.rebuilt;
@@ -189,7 +190,10 @@ result<int> check(const options& o, const char* name, bool repair) {
     fmt::print(stderr, "troupe kv {}: {} blocks in {} extents were lost and have been dropped\n", name,
                report.lost_blocks, report.dropped);
   }
-  if (report.stopped) return int{interrupted};
+  if (report.stopped) {
+    fmt::print(stderr, "troupe kv {}: stopped before the end; the report covers what was read so far\n", name);
+    return int{interrupted};
+  }
   return repair ? (report.repaired() ? int{ok} : int{failed}) : (report.clean() ? int{ok} : int{failed});
 }
 

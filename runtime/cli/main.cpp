@@ -1,5 +1,7 @@
 // troupe: one program, one subcommand per task. stdout is data, stderr is for people.
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -24,6 +26,16 @@ int complain(const std::string& command, const std::string& text, int code) {
 }
 
 }  // namespace troupe::cli
+
+namespace {
+
+// A pipe whose other end was closed, as by `head`.
+bool nobody_reads_stdout() {
+  pollfd p{STDOUT_FILENO, 0, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & POLLERR) != 0;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace troupe::cli;
@@ -78,5 +90,8 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     return complain("", std::string("unexpected: ") + e.what(), failed);
   }
+  // What was not written is a failure, except that a reader may have seen enough.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && ctx.result == ok && !nobody_reads_stdout())
+    return complain(argc > 1 ? argv[1] : "", "stdout could not be written", failed);
   return ctx.result;
 }

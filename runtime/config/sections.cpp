@@ -171,7 +171,7 @@ const section<storage_section>& storage_table() {
        count<s>("parity", &s::parity, 1, 0, 8, "shards", "Parity shards of an extent, m: so many targets may be lost."),
        count<s>("targets", &s::targets, 0, 0, 255, "targets",
                 "Storage targets; each extent puts one shard on k + m of them. 0, or fewer than k + m: k + m."),
-       size<s>("chunk", &s::chunk, 64ull << 20, 1ull << 20, 1ull << 40,
+       size<s>("chunk", &s::chunk, 64ull << 20, 1ull << 20, 16ull << 30,
                "Size of the files of a target, a multiple of 4KiB; space is taken from the file system in this unit."),
        size<s>("capacity", &s::capacity, 64ull << 30, 1ull << 20, 1ull << 60,
                "Most that one target may take; less where the file system has less."),

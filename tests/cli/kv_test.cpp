@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -123,6 +124,24 @@ TEST_F(kv, scrub_keeps_what_more_than_m_missing_targets_may_still_hold) {
   EXPECT_EQ(troupe({"kv", "verify", "--dir", dir}).code, 0);
 }
 
+TEST_F(kv, a_chunk_file_cut_to_nothing_is_made_good) {
+  ASSERT_EQ(put().code, 0);
+  fs::resize_file(dir + "/target-0002/chunk-00000000", 0);
+  auto r = get();
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(read_file(copy) == bytes);
+  r = troupe({"kv", "scrub", "--dir", dir});
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_EQ(troupe({"kv", "verify", "--dir", dir}).code, 0);
+}
+
+TEST_F(kv, output_that_cannot_be_written_is_a_failure) {
+  ASSERT_EQ(put().code, 0);
+  const std::string command = troupe_path() + " kv stat --dir " + dir;
+  EXPECT_EQ(WEXITSTATUS(std::system((command + " > /dev/full 2> /dev/null").c_str())), 1);
+  EXPECT_EQ(WEXITSTATUS(std::system((command + " > /dev/null").c_str())), 0);
+}
+
 TEST_F(kv, a_refused_put_leaves_nothing_behind) {
   write_file(folder.path + "/empty", "");
   write_file(folder.path + "/minus", "1 2\n-4\n5");
@@ -142,6 +161,7 @@ TEST_F(kv, a_refused_put_leaves_nothing_behind) {
       {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "33+1"}, 2, "a code of 33+1"},
       {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "2+-1"}, 2, "DATA+PARITY"},
       {{"--text", text, "--block-tokens", "4", "--data", data, "--capacity", "1KiB"}, 2, "less than one chunk"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--chunk", "2TiB"}, 2, "1 MiB to 16 GiB"},
       {{"--text", text, "--block-tokens", "4", "--data", data, "--without", "9"}, 2, "targets 1 to 3"},
       {{"--tokens", folder.path + "/minus", "--block-tokens", "4", "--data", data}, 2, "minus:2: '-4' is no token id"},
   };
