@@ -3,9 +3,11 @@
 #include <unistd.h>
 #include <caf/scoped_actor.hpp>
 
+#include <condition_variable>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "actors/cluster/director.hpp"
 #include "actors/cluster/node_agent.hpp"
@@ -20,10 +22,14 @@ namespace {
 using namespace actors;
 using namespace std::chrono_literals;
 
-// The agents of this process's nodes by process name; filled before the directory gets its first request for one.
+// The agents of this process's nodes by process name, filled before the directory gets its first request for one; and
+// what the last cluster view said of their roles.
 struct agent_table {
   std::mutex mutex;
   std::map<std::string, node_agent_actor> by_name;
+  std::condition_variable changed;     // ready or failure
+  bool ready = false;                  // every role is
+  std::optional<std::string> failure;  // of a role that could not start; it stays like that
 };
 
 // The directory of a cluster that lives in one actor system: no dialling, the agents are at hand.
@@ -55,10 +61,24 @@ class table_directory {
             },
             [this](const cluster_view& v) {
               for (const auto& n : v.nodes) names_[n.node] = n.name;
+              learn(v);
             }};
   }
 
  private:
+  void learn(const cluster_view& v) {
+    size_t ready = 0;
+    std::lock_guard lock(agents_->mutex);
+    for (const auto& n : v.nodes) {
+      for (const auto& r : n.roles) {
+        if (r.state == role_state::failed) agents_->failure = r.text;
+        ready += r.state == role_state::ready;
+      }
+    }
+    agents_->ready = ready > 0 && ready == agents_->by_name.size();
+    agents_->changed.notify_all();
+  }
+
   interface::pointer self_;
   peer_links links_;
   std::shared_ptr<agent_table> agents_;
@@ -92,13 +112,7 @@ class local_generator final : public gateway::generator {
     director_ = spawn_director(system, system.node(), nullptr, std::move(d));
     directory_ = spawn_on<table_directory>(system, system.node(), nullptr, agents_);
     factory_ = make_role_factory(
-        settings_,
-        [this](entrypoint_actor e) {
-          inner_.attach(e);
-          std::lock_guard lock(mutex_);
-          entrypoint_ = std::move(e);
-        },
-        false);
+        settings_, [this](entrypoint_actor e) { inner_.attach(std::move(e)); }, false);
     for (const char* seat : {"front/0", "decode-0/0"}) {
       node_agent_options a;
       a.self.cluster = settings_.cluster.name;
@@ -126,41 +140,21 @@ class local_generator final : public gateway::generator {
  private:
   result<void> wait_until_ready(nanoseconds limit) {
     const nanoseconds deadline = steady_clock().now() + limit;
-    caf::scoped_actor self{net_.system()};
-    while (steady_clock().now() < deadline) {
-      // A checkpoint that cannot be loaded stays failed: say so now.
-      agent_report rank;
-      self->request(agents_->by_name.at("decode-0/0"), 1s, agent_query{})
-          .receive([&](agent_report& r) { rank = std::move(r); }, [](caf::error&) {});
-      for (const auto& r : rank.roles) {
-        if (r.state == role_state::failed) return fail(errc::invalid_argument, "{}", r.text);
-      }
-      entrypoint_actor entrypoint;
-      {
-        std::lock_guard lock(mutex_);
-        entrypoint = entrypoint_;
-      }
-      bool can = false;
-      if (entrypoint) {
-        self->request(entrypoint, 1s, front_query{})
-            .receive([&](front_report& r) { can = r.ready; }, [](caf::error&) {});
-      }
-      if (can) {
-        auto proof = run_canary(inner_, deadline - steady_clock().now());
-        inner_.set_ready(proof.has_value());
-        return proof;
-      }
-      sleep_for(5ms);
+    {
+      std::unique_lock lock(agents_->mutex);
+      if (!agents_->changed.wait_for(lock, limit, [this] { return agents_->ready || agents_->failure; }))
+        return fail(errc::timeout, "the engine was not ready within {}", config::format_duration(limit));
+      if (agents_->failure) return fail(errc::invalid_argument, "{}", *agents_->failure);
     }
-    return fail(errc::timeout, "the engine was not ready within {}", config::format_duration(limit));
+    auto proof = run_canary(inner_, deadline - steady_clock().now());
+    inner_.set_ready(proof.has_value());
+    return proof;
   }
 
   const config::settings settings_;
   actor_net net_;
   entrypoint_generator inner_;
   const std::shared_ptr<agent_table> agents_ = std::make_shared<agent_table>();
-  std::mutex mutex_;
-  entrypoint_actor entrypoint_;  // protected by mutex_
   std::shared_ptr<role_factory> factory_;
   director_actor director_;
   directory_actor directory_;

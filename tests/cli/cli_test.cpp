@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "tests/cli/run_program.hpp"
 
@@ -104,6 +105,63 @@ TEST(cli, version_and_doctor_as_json) {
   }
   EXPECT_EQ(by_name["model"]["verdict"], "good");
   EXPECT_THAT(by_name["model"]["value"], HasSubstr("8 layers"));
+}
+
+TEST(cli, a_damaged_checkpoint_is_named_by_its_tensor) {
+  temporary_folder f;
+  std::filesystem::copy(tiny, f.path, std::filesystem::copy_options::recursive);
+  const std::string file = f.path + "/model.safetensors";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+  {
+    std::fstream s(file, std::ios::binary | std::ios::in | std::ios::out);
+    uint64_t header = 0;
+    s.read(reinterpret_cast<char*>(&header), 8);
+    std::string text(header, 0);
+    s.read(text.data(), static_cast<std::streamsize>(header));
+    const uint64_t at = 8 + header + json::parse(text)["norm.weight"]["data_offsets"][0].get<uint64_t>();
+    s.seekp(static_cast<std::streamoff>(at));
+    s.write("\xff\xff", 2);
+  }
+  auto p = troupe({"doctor", "--model", f.path});
+  EXPECT_EQ(p.code, 1);
+  EXPECT_THAT(p.out, HasSubstr("norm.weight (1 from value 0"));
+  p = troupe({"generate", "--model", f.path, "--prompt", "x", "--max-tokens", "2"});
+  EXPECT_NE(p.code, 0);
+  EXPECT_THAT(p.err, HasSubstr("norm.weight"));
+}
+
+TEST(cli, a_join_address_that_is_no_director_is_explained) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof where;
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&where), size), 0);
+  ASSERT_EQ(listen(fd, 8), 0);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&where), &size), 0);
+  std::string address = "127.0.0.1:" + std::to_string(ntohs(where.sin_port));
+  // As an HTTP server answers what it does not understand.
+  std::thread server([fd] {
+    const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    for (int c; (c = accept(fd, nullptr, nullptr)) >= 0; close(c)) {
+      char buffer[256];
+      if (read(c, buffer, sizeof buffer) > 0) (void)!write(c, answer.data(), answer.size());
+    }
+  });
+  auto join = [&] {
+    return troupe({"node", "-c", local, "--seat", "decode-0/0", "--join", address, "--set", "cluster.join_timeout=2s"});
+  };
+  auto http = join();
+  shutdown(fd, SHUT_RDWR);
+  close(fd);
+  server.join();
+  EXPECT_EQ(http.code, 3) << http.err;
+  EXPECT_THAT(http.err, HasSubstr("is no node of Troupe, an HTTP port perhaps"));
+  EXPECT_THAT(http.err, HasSubstr("ACTORS AT"));
+  auto nobody = join();
+  EXPECT_EQ(nobody.code, 3) << nobody.err;
+  EXPECT_THAT(nobody.err, HasSubstr("nobody listens there"));
+  for (const auto& p : {http, nobody}) EXPECT_THAT(p.err, Not(HasSubstr("system_error"))) << "CAF's own words";
 }
 
 TEST(cli, doctor_names_a_bad_model_and_a_taken_port) {

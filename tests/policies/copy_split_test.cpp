@@ -11,6 +11,7 @@
 #include "policies/registry.hpp"
 #include "tests/policies/exact_split.hpp"
 #include "tests/policies/live_loads.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace troupe::policies {
 namespace {
@@ -102,7 +103,7 @@ TEST(copy_split, random_placements_against_maximum_flow) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   rng random{seed};
   double worst = 0;
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < tests::cases(500, 60); ++i) {
     auto ranks = static_cast<uint32_t>(1 + random.below(12)), experts = static_cast<uint32_t>(1 + random.below(30));
     copies_t copies(experts);
     std::vector<double> rows(experts);
@@ -121,7 +122,7 @@ TEST(copy_split, random_placements_against_maximum_flow) {
     if (best > 0) worst = std::max(worst, plan->busiest / best);
     ASSERT_LE(plan->busiest, best * 1.01 + 1e-9) << "load " << i << ": " << plan->reason;
   }
-  std::printf("seed %lu: worst of 500 splits %.3f %% above the optimum\n", seed, 100 * (worst - 1));
+  std::printf("seed %lu: worst of %d splits %.3f %% above the optimum\n", seed, tests::cases(500, 60), 100 * (worst - 1));
 }
 
 // --- live loads -------------------------------------------------------------------------------------------------------

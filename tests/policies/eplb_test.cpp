@@ -15,6 +15,7 @@
 #include "policies/registry.hpp"
 #include "runtime/base/rng.hpp"
 #include "tests/policies/loads.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace troupe::policies {
 namespace {
@@ -217,7 +218,7 @@ TEST(eplb, random_small_shapes_keep_the_rules) {
   const uint64_t seed = 4242;
   SCOPED_TRACE("seed " + std::to_string(seed));
   rng random{seed};
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < tests::cases(3000, 300); ++i) {
     uint32_t gpus = static_cast<uint32_t>(1 + random.below(6)), experts = static_cast<uint32_t>(1 + random.below(12));
     uint32_t least = (experts + gpus - 1) / gpus;
     uint32_t per_gpu = static_cast<uint32_t>(least + random.below(experts - least + 1));
@@ -252,7 +253,7 @@ TEST(eplb, hierarchical_keeps_groups_on_one_node) {
   const uint64_t seed = 9;
   SCOPED_TRACE("seed " + std::to_string(seed));
   rng random{seed};
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < tests::cases(500, 100); ++i) {
     auto nodes = static_cast<uint32_t>(1 + random.below(3)), groups = nodes * static_cast<uint32_t>(1 + random.below(3));
     auto gpus = nodes * static_cast<uint32_t>(1 + random.below(3)), size = static_cast<uint32_t>(1 + random.below(4));
     const uint32_t experts = groups * size;
@@ -280,7 +281,7 @@ TEST(eplb, static_loads_never_worse_than_the_published_algorithm) {
     double slack;
   };
   const uint64_t seed = 1;
-  const int loads = long_run() ? 1000 : 5, layers = 40;
+  const int loads = long_run() ? 1000 : tests::cases(5, 1), layers = 40;
   std::printf("seed %lu, %d loads of %d layers\n", seed, loads, layers);
   for (const shape& s : {shape{64, 448, 1.007, 0.004}, shape{4, 400, 1.0001, 0.0002}}) {
     SCOPED_TRACE("seed " + std::to_string(seed));

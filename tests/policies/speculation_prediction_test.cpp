@@ -10,6 +10,7 @@
 #include "policies/speculation.hpp"
 #include "policies/verify_lengths.hpp"
 #include "tests/policies/loads.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace troupe::policies {
 namespace {
@@ -229,7 +230,7 @@ TEST(speculation_prediction, concurrency_curves) {
   for (double sigma : sigmas) {
     const drafter d{solve(-3, 9, [&](double mu) { return mean_length({mu, sigma, width}) < f.length; }), sigma, width};
     for (uint32_t i = 0; i < points; ++i) {
-      const auto r = run_curves(f, d, concurrency[i], static_cast<int>((thorough ? 400'000 : 60'000) / std::max(20u, concurrency[i])));
+      const auto r = run_curves(f, d, concurrency[i], static_cast<int>((thorough ? 400'000 : tests::cases(60'000, 15'000)) / std::max(20u, concurrency[i])));
       std::printf("sigma %.2f, %u requests: none %.0f, fixed %.0f (published %.0f), adaptive %.0f (published %.0f), %+.3f +- %.3f %% over the better of the two, %.2f drafts\n",
                   sigma, concurrency[i], r.none, r.fixed, published_fixed[i], r.adaptive, published_adaptive[i], 100 * r.gain(), 100 * r.error, r.drafts);
       if (sigma == 0) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ std::set<std::string> shared_memory_names() {
   return out;
 }
 
-live_cluster::live_cluster(const std::vector<std::string>& overrides) {
+live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait) {
   std::string dir = run_dir(), errors = folder_.path + "/stderr";
   std::vector<std::string> words{troupe_path(), "up", "-c", std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml", "--run-dir", dir,
                                  "--set", "front.listen=127.0.0.1:0", "--set", "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
@@ -62,13 +63,14 @@ live_cluster::live_cluster(const std::vector<std::string>& overrides) {
   close(out[1]);
   // The table has a line per process, the head, and ends before the program goes on; its last line names the last node.
   const nanoseconds deadline = steady_clock().now() + std::chrono::seconds(120);
-  while (std::count(table.begin(), table.end(), '\n') < 6 && readable(out[0], deadline - steady_clock().now())) {
+  while (!wait && !std::filesystem::exists(dir) && steady_clock().now() < deadline) sched_yield();
+  while (wait && std::count(table.begin(), table.end(), '\n') < 6 && readable(out[0], deadline - steady_clock().now())) {
     char buffer[4096];
     ssize_t n = read(out[0], buffer, sizeof buffer);
     if (n <= 0) break;
     table.append(buffer, static_cast<size_t>(n));
   }
-  close(out[0]);
+  if (wait) close(out[0]);  // else what it may still print goes nowhere
   if (auto f = node::read_cluster_file(dir)) facts = *f, ready = true;
 }
 

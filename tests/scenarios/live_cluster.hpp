@@ -19,7 +19,8 @@ class live_cluster {
  public:
   /// Starts configs/local.yaml with the model tiny-v41 and `overrides` on free ports and waits until it has printed its
   /// table. On failure `ready` is false and `output` says why.
-  explicit live_cluster(const std::vector<std::string>& overrides = {});
+  /// With `wait` false it returns as soon as the run folder is there, while the cluster starts.
+  explicit live_cluster(const std::vector<std::string>& overrides = {}, bool wait = true);
   ~live_cluster();
 
   bool ready = false;

@@ -3,8 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "runtime/cli/http_client.hpp"
 #include "tests/scenarios/live_cluster.hpp"
@@ -16,6 +26,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 const std::string tiny = std::string(TROUPE_TEST_DATA) + "/tiny-v41";
 
@@ -114,6 +125,106 @@ TEST(up, a_stream_that_runs_is_finished_before_the_end) {
   EXPECT_EQ(finish, "length");
   EXPECT_GT(chunks, 10u);
   EXPECT_EQ(c.wait(), 0) << c.output();
+  EXPECT_THAT(c.left_over(), IsEmpty());
+}
+
+TEST(up, ctrl_c_before_it_is_ready_is_exit_130) {
+  auto before = shared_memory_names();
+  live_cluster c({}, false);
+  EXPECT_EQ(c.stop(SIGINT), 130) << c.output();
+  EXPECT_THAT(c.output(), Not(HasSubstr("is served at")));
+  EXPECT_EQ(shared_memory_names(), before);
+}
+
+TEST(up, a_second_ctrl_c_skips_the_wait) {
+  live_cluster c({"cluster.drain_timeout=10m"});
+  ASSERT_TRUE(c.ready) << c.output();
+  std::atomic<int> chunks = 0, running = 8;
+  std::vector<std::jthread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      json body = completion("Once upon a time", 450);
+      body["stream"] = true;
+      (void)cli::fetch_stream(request(c, "/v1/completions", body), [&](std::string_view) { return ++chunks > 0; });
+      --running;
+    });
+  }
+  while (chunks == 0 && running > 0) sched_yield();
+  const auto begin = steady_clock().now();
+  kill(c.pid(), SIGINT);
+  auto told = [&] { return c.output().find("a second Ctrl-C skips the wait") != std::string::npos; };
+  while (!told() && running > 0) sched_yield();
+  EXPECT_TRUE(told()) << c.output();
+  kill(c.pid(), SIGINT);
+  c.wait();
+  EXPECT_LT(steady_clock().now() - begin, 2min) << "the time to drain is ten";
+  EXPECT_THAT(c.left_over(), IsEmpty());
+}
+
+// Reads what a program prints until `enough` says so, then sends it a signal; its exit code.
+int signal_when(const std::vector<std::string>& args, const std::function<bool(const std::string&)>& enough, int signal, std::string& printed) {
+  std::vector<std::string> words{troupe_path()};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (auto& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  int out[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return -1;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(out[1], 1);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  close(out[1]);
+  bool told = false;
+  char buffer[4096];
+  for (ssize_t n; (n = read(out[0], buffer, sizeof buffer)) > 0;) {
+    printed.append(buffer, static_cast<size_t>(n));
+    if (!told && (told = enough(printed))) kill(pid, signal);
+  }
+  close(out[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(up, status_watch_looks_again_until_ctrl_c) {
+  live_cluster c;
+  ASSERT_TRUE(c.ready) << c.output();
+  std::string printed;
+  auto tables = [](const std::string& s) {
+    int n = 0;
+    for (size_t at = 0; (at = s.find("ACTORS AT", at)) != std::string::npos; ++at) ++n;
+    return n;
+  };
+  EXPECT_EQ(signal_when({"status", "--watch", "--interval", "0.1", "--run-dir", c.run_dir()}, [&](const std::string& s) { return tables(s) >= 3; },
+                        SIGINT, printed),
+            0);
+  EXPECT_GE(tables(printed), 3) << printed;
+  EXPECT_THAT(printed, Not(HasSubstr("\x1b["))) << "no terminal: no control characters";
+}
+
+// The checkpoint passes for whole until its numbers are looked at, which a rank does when it loads.
+TEST(up, a_rank_that_fails_ends_the_cluster_with_its_reason) {
+  temporary_folder f;
+  std::filesystem::copy(tiny, f.path, std::filesystem::copy_options::recursive);
+  const std::string file = f.path + "/model.safetensors";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+  {
+    std::fstream s(file, std::ios::binary | std::ios::in | std::ios::out);
+    uint64_t header = 0;
+    s.read(reinterpret_cast<char*>(&header), 8);
+    std::string text(header, 0);
+    s.read(text.data(), static_cast<std::streamsize>(header));
+    s.seekp(static_cast<std::streamoff>(8 + header + json::parse(text)["norm.weight"]["data_offsets"][0].get<uint64_t>()));
+    s.write("\xff\xff", 2);
+  }
+  live_cluster c({"model.path=" + f.path});
+  EXPECT_FALSE(c.ready);
+  EXPECT_EQ(c.wait(), 3);
+  EXPECT_THAT(c.output(), HasSubstr("cannot start"));
+  EXPECT_THAT(c.output(), HasSubstr("norm.weight (1 from value 0"));
   EXPECT_THAT(c.left_over(), IsEmpty());
 }
 
