@@ -7,7 +7,6 @@ namespace troupe::kv {
 namespace {
 
 constexpr size_t batch_records = 1'024;
-constexpr uint64_t min_chunk_bytes = uint64_t{1} << 20, max_chunk_bytes = uint64_t{1} << 34;
 
 std::string hex(const device_uuid& u) {
   std::string out;

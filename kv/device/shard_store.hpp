@@ -33,16 +33,19 @@ namespace troupe::kv {
 /// puts may be gone or rotten, which reads detect. `power`: power loss too; two syncs for each commit.
 enum class durability : uint8_t { process = 0, power = 1 };
 
+/// Bounds of a chunk file; all have a multiple of 4 KiB.
+constexpr uint64_t min_chunk_bytes = uint64_t{1} << 20, max_chunk_bytes = uint64_t{1} << 34;
+
 /// Settings of one target.
 struct shard_store_options {
   target_id target{1};                           // whose records these are; several targets may share a database
   uint64_t capacity_bytes = uint64_t{64} << 30;  // of chunk files; rounded down to whole ones, at least one
-  uint64_t chunk_bytes = uint64_t{256} << 20;  // 1 MiB to 16 GiB, a multiple of 4 KiB; files that exist keep their size
+  uint64_t chunk_bytes = uint64_t{256} << 20;    // in the bounds above; files that exist keep their size
   durability durable = durability::process;
   device_uuid new_device{};        // identity that a new device gets: random (not all zero)
   bool accept_blank_disk = false;  // a disk without chunk files in the place of one whose records are there: the
                                    // records are dropped. Otherwise refused: the disk may only not be mounted
-  crash_hook* crash = nullptr;  // tests only
+  crash_hook* crash = nullptr;     // tests only
 };
 
 /// Names a shard.

@@ -120,6 +120,8 @@ result<replay_index_counts> replay_index(std::span<const trace_request> trace, b
   std::unordered_set<block_hash> seen;
   extent_id next{1, 0};
   for (const auto& r : trace) {
+    if (shape.stop && shape.stop())
+      return fail(errc::cancelled, "stopped after {} of {} requests", out.requests, trace.size());
     const int64_t now_s = start_s + r.timestamp_ms / 1'000;
     const auto chain = chain_of(r, shape.block_tokens);
     ++out.requests;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -44,7 +45,8 @@ struct replay_shape {
   uint32_t block_tokens = 128;  // divides 512
   uint32_t block_bytes = 113'920;
   uint32_t data = 10, parity = 2;
-  uint64_t lru_blocks = 0;  // room in the index, kept by block_index::evict; 0: no limit
+  uint64_t lru_blocks = 0;     // room in the index, kept by block_index::evict; 0: no limit
+  std::function<bool()> stop;  // asked before each request; true ends the replay with errc::cancelled
 };
 
 /// What a replay through the index counts beside the hits.
@@ -66,8 +68,8 @@ struct replay_index_counts : replay_counts {
 
 /// The trace through a real index and real extents, without data: match, touch what hits, put the rest in extents that
 /// end at slots. A trace id becomes 512 / block_tokens blocks; only complete blocks count and are stored. The time to
-/// live is the index's (chatbot class); the trace starts at `start_s`. Errors: invalid_argument (shape), those of the
-/// index.
+/// live is the index's (chatbot class); the trace starts at `start_s`. Errors: invalid_argument (shape), cancelled
+/// (stopped), those of the index.
 result<replay_index_counts> replay_index(std::span<const trace_request> trace, block_index& index,
                                          const replay_shape& shape, int64_t start_s);
 

@@ -27,8 +27,6 @@ constexpr const char* index_mark = "index-complete";
 // What must be free to open the index: its log, a manifest, a flush of what the log holds.
 constexpr uint64_t index_room = 2u << 20;
 
-constexpr uint64_t largest_chunk = uint64_t{16} << 30;  // shard_store_options
-
 std::string folder_of(const std::string& dir, uint32_t target) { return fmt::format("{}/target-{:04}", dir, target); }
 
 std::string system_error() { return std::strerror(errno); }
@@ -95,24 +93,23 @@ result<store_layout> new_layout(const directory_options& options) {
   if (e.block_tokens) l.scheme.block_tokens = *e.block_tokens;
   if (e.fingerprint) l.scheme.fingerprint = *e.fingerprint;
   l.chunk_bytes = e.chunk_bytes.value_or(options.chunk_bytes.value_or(l.chunk_bytes));
-  l.capacity_bytes = std::max(options.capacity_bytes.value_or(l.capacity_bytes), l.chunk_bytes);
+  l.capacity_bytes = options.capacity_bytes.value_or(l.capacity_bytes);
+  // A chunk that was asked for is compared with the capacity below; else one chunk is the least.
+  if (!e.chunk_bytes) l.capacity_bytes = std::max(l.capacity_bytes, l.chunk_bytes);
   if (l.data < 1 || l.data > max_data_shards || l.parity > max_parity_shards)
     return fail(errc::invalid_argument, "a code of {}+{}: 1 to {} data and 0 to {} parity shards are possible", l.data,
                 l.parity, max_data_shards, max_parity_shards);
   if (l.targets < l.data + l.parity || l.targets > 255)
     return fail(errc::invalid_argument, "{} targets for {}+{}: at least {} are needed, 255 are possible", l.targets,
                 l.data, l.parity, l.data + l.parity);
-  if (l.chunk_bytes < (1u << 20) || l.chunk_bytes > largest_chunk || l.chunk_bytes % run_bytes != 0)
-    return fail(errc::invalid_argument, "chunk files of {} bytes; they have 1 MiB to 16 GiB, a multiple of 4 KiB",
-                l.chunk_bytes);
-  if (e.capacity_bytes) {
-    l.capacity_bytes = *e.capacity_bytes;
-    if (l.capacity_bytes < l.chunk_bytes)
-      return fail(errc::invalid_argument,
-                  "a capacity of {} bytes for each target is less than one chunk ({} bytes); more, or a smaller chunk "
-                  "(at least 1 MiB), is needed",
-                  l.capacity_bytes, l.chunk_bytes);
-  }
+  if (e.capacity_bytes) l.capacity_bytes = *e.capacity_bytes;
+  if (l.capacity_bytes < l.chunk_bytes)
+    return fail(errc::invalid_argument,
+                "a capacity of {} bytes for each target is less than one chunk ({} bytes); more, or a smaller chunk "
+                "(at least 1 MiB), is needed",
+                l.capacity_bytes, l.chunk_bytes);
+  if (l.chunk_bytes < min_chunk_bytes || l.chunk_bytes > max_chunk_bytes || l.chunk_bytes % run_bytes != 0)
+    return fail(errc::invalid_argument, "chunk files of {} bytes: 1 MiB to 16 GiB, a multiple of 4 KiB", l.chunk_bytes);
   return l;
 }
 

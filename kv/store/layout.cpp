@@ -74,7 +74,7 @@ result<store_layout> parse_layout(const std::string& text, const std::string& fi
   TROUPE_TRY(uint64_t data, number(j, "data", 1, max_data_shards));
   TROUPE_TRY(uint64_t parity, number(j, "parity", 0, max_parity_shards));
   TROUPE_TRY(uint64_t targets, number(j, "targets", data + parity, 255));
-  TROUPE_TRY(l.chunk_bytes, number(j, "chunk_bytes", 1 << 20, uint64_t{1} << 40));
+  TROUPE_TRY(l.chunk_bytes, number(j, "chunk_bytes", min_chunk_bytes, max_chunk_bytes));
   TROUPE_TRY(l.capacity_bytes, number(j, "capacity_bytes", 1 << 20, uint64_t{1} << 60));
   l.data = static_cast<uint32_t>(data);
   l.parity = static_cast<uint32_t>(parity);

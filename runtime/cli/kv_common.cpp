@@ -68,7 +68,7 @@ void kv_store_options::add_to(CLI::App& c, bool shape) {
       ->check(CLI::Range(1, 65536));
   c.add_option("--fingerprint", fingerprint,
                "Which model the blocks belong to: 64 hex digits, or any text. Blocks of another one never match");
-  c.add_option("--chunk", chunk, "Size of the files of a new store's targets; default 64MiB");
+  c.add_option("--chunk", chunk, "Size of the files of a new store's targets, 1MiB to 16GiB; default 64MiB");
   c.add_option("--capacity", capacity, "Most that one target of a new store may take; default 64GiB");
   c.add_flag("--durable", durable, "Acknowledge only what survives a power cut, not just the end of the process");
 }
@@ -126,8 +126,9 @@ result<kv::directory_options> kv_store_options::resolve() const {
   if (!capacity.empty()) {
     TROUPE_TRY(o.expect.capacity_bytes, kv_bytes(capacity));
   }
-  if (o.expect.chunk_bytes && (*o.expect.chunk_bytes < (1u << 20) || *o.expect.chunk_bytes % kv::run_bytes != 0))
-    return fail(errc::invalid_argument, "--chunk: at least 1MiB and a multiple of 4KiB");
+  if (const auto& c = o.expect.chunk_bytes;
+      c && (*c < kv::min_chunk_bytes || *c > kv::max_chunk_bytes || *c % kv::run_bytes != 0))
+    return fail(errc::invalid_argument, "--chunk {}: 1MiB to 16GiB, a multiple of 4KiB", chunk);
   if (io_threads > 0) o.io_threads = io_threads;
   if (durable) o.durable = kv::durability::power;
   o.without = without;

@@ -13,6 +13,7 @@
 #include "kv/replay/replay.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/cli/kv_command.hpp"
+#include "runtime/cli/kv_common.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -67,12 +68,18 @@ nlohmann::ordered_json common(const options& o, const kv::replay_counts& c) {
 
 result<nlohmann::ordered_json> through_index(const options& o, const std::vector<kv::trace_request>& trace) {
   kv::replay_shape shape;
+  shape.stop = kv_interrupt::set;
   shape.block_tokens = o.block_tokens, shape.block_bytes = o.block_bytes, shape.lru_blocks = o.lru;
   char plus = 0, rest = 0;
   if (std::sscanf(o.ec.c_str(), "%u%c%u%c", &shape.data, &plus, &shape.parity, &rest) != 3 || plus != '+')
     return fail(errc::invalid_argument, "--ec {}: data and parity shards expected, like 10+2", o.ec);
   std::optional<scratch> own;
   std::string path = o.dir;
+  std::error_code ec;
+  // Whatever is in it, be it a store or somebody's files, is not to be mixed with an index.
+  if (!path.empty() && std::filesystem::exists(path, ec) && !std::filesystem::is_empty(path, ec))
+    return fail(errc::invalid_argument, "--dir {}: {}; give a new or an empty directory", path,
+                ec ? ec.message() : "is not empty");
   if (path.empty()) {
     own.emplace();
     if (own->path().empty()) return fail(errc::io, "no temporary directory; give one with --dir");
@@ -84,8 +91,6 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
   if (o.ttl_s > 0) options.chatbot_ttl_s = std::max<int64_t>(1, std::llround(o.ttl_s));
   constexpr int64_t start_s = 1'800'000'000;
   TROUPE_TRY(const auto index, kv::block_index::open(*database, options, start_s, {}));
-  if (const auto s = index->stats(start_s); s.extents + s.expired_extents > 0)
-    return fail(errc::invalid_argument, "--dir {}: holds an index already; give a new directory", path);
   const auto began = steady_clock().now();
   TROUPE_TRY(const auto c, kv::replay_index(trace, *index, shape, start_s));
   const double took = seconds_since(began);
@@ -107,6 +112,7 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
 }
 
 int run(const options& o) {
+  const kv_interrupt interrupt;
   if (o.ttl_s > 0 && o.lru > 0) return complain("kv replay", "--ttl and --lru: choose one", usage);
   auto trace = kv::read_trace_file(o.trace);
   if (!trace) return complain("kv replay", trace.error().message, trace.error().code == errc::io ? usage : failed);
@@ -117,9 +123,10 @@ int run(const options& o) {
     j = common(o, *c);
   } else {
     auto r = through_index(o, *trace);
-    if (!r) return complain("kv replay", r.error().message, r.error().code == errc::invalid_argument ? usage : failed);
+    if (!r) return kv_fail("replay", r.error());
     j = std::move(*r);
   }
+  if (kv_interrupt::set()) return complain("kv replay", "stopped", interrupted);
   fmt::print("{}\n", j.dump(2));
   return ok;
 }

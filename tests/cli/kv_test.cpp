@@ -231,6 +231,30 @@ TEST_F(kv, what_contradicts_the_store_is_refused) {
   }
 }
 
+TEST_F(kv, chunks_that_no_target_takes_are_refused_before_anything_is_made) {
+  const std::string config = folder.path + "/c.yaml", made = folder.path + "/new";
+  write_file(config, "model: {path: " + std::string(TROUPE_TEST_DATA) + "}\nstorage: {path: " + made +
+                         ", capacity: 2MiB, chunk: 1MiB}\n");
+  const std::pair<std::vector<std::string>, const char*> rows[] = {
+      {{"--dir", made, "--chunk", "2TiB"}, "--chunk 2TiB: 1MiB to 16GiB"},
+      {{"--dir", made, "--chunk", "16388MiB", "--capacity", "64GiB"}, "--chunk 16388MiB: 1MiB to 16GiB"},
+      {{"--dir", made, "--chunk", "8GiB", "--capacity", "4GiB"}, "less than one chunk"},
+      {{"-c", config, "--chunk", "4MiB"}, "less than one chunk"}};
+  for (const auto& [options, want] : rows) {
+    std::vector<std::string> args{"kv", "put", "--block-tokens", "4", "--text", text, "--data", data};
+    args.insert(args.end(), options.begin(), options.end());
+    const auto r = troupe(args);
+    EXPECT_EQ(r.code, 2) << want << "\n" << r.err;
+    EXPECT_THAT(r.err, HasSubstr(want));
+    EXPECT_FALSE(fs::exists(made)) << want;
+  }
+  write_file(config, "model: {path: " + std::string(TROUPE_TEST_DATA) + "}\nstorage: {path: " + made +
+                         ", capacity: 64GiB, chunk: 17GiB}\n");
+  const auto r = troupe({"kv", "stat", "-c", config});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("16GiB"));
+}
+
 TEST_F(kv, mistakes_say_what_is_wrong) {
   struct row {
     std::vector<std::string> args;
