@@ -22,9 +22,10 @@ class disk {
 
   /// Numbers of the chunk files that exist, ascending.
   virtual result<std::vector<uint32_t>> chunks() = 0;
-  /// Makes a chunk file of `bytes` with its room reserved, reading as zeros; it is durable when the call returns, and
-  /// after a crash in between it exists whole or not at all. Errors: exhausted (disk full; nothing is left behind),
-  /// invalid_argument (exists already, bytes 0), io.
+  /// Makes a chunk file of `bytes`, its room reserved, reading as zeros; durable when the call returns, whole or not at
+  /// all after a crash in between. A file that is there and shorter (cut by somebody) grows by zeros and keeps the
+  /// rest. Errors: exhausted (disk full; nothing is changed), invalid_argument (exists in this size or larger, bytes
+  /// 0), io.
   virtual result<void> create(uint32_t chunk, uint64_t bytes) = 0;
   /// Size of a chunk file. Errors: not_found, io.
   virtual result<uint64_t> size(uint32_t chunk) = 0;

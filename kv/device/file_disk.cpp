@@ -77,7 +77,7 @@ class file_disk final : public disk {
     const std::string path = path_of(chunk), making = path + ".new";
     if (bytes == 0 || bytes % run_bytes)
       return fail(errc::invalid_argument, "{}: a chunk of {} bytes is no multiple of {}", path, bytes, run_bytes);
-    if (::access(path.c_str(), F_OK) == 0) return fail(errc::invalid_argument, "{}: exists already", path);
+    if (::access(path.c_str(), F_OK) == 0) return lengthen(chunk, bytes);
     const auto refuse = [&](const char* what) {
       auto e = os_error(making, what);
       ::unlink(making.c_str());
@@ -86,12 +86,7 @@ class file_disk final : public disk {
     {
       const descriptor f(::open(making.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
       if (!f) return os_error(making, "cannot make it");
-      int r = 0;
-      do r = ::fallocate(f.get(), 0, 0, static_cast<off_t>(bytes));
-      while (r != 0 && errno == EINTR);
-      // Where room cannot be reserved, a full disk shows at the write.
-      if (r != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) r = ::ftruncate(f.get(), static_cast<off_t>(bytes));
-      if (r != 0) return refuse("cannot reserve its room");
+      if (!reserve(f, bytes)) return refuse("cannot reserve its room");
       if (::fsync(f.get()) != 0) return refuse("cannot sync it");
     }
     if (::rename(making.c_str(), path.c_str()) != 0) return refuse("cannot give it its name");
@@ -176,6 +171,31 @@ class file_disk final : public disk {
     recent_.emplace_front(chunk, f);
     open_[chunk] = recent_.begin();
     return open_file(f);
+  }
+
+  static bool reserve(const descriptor& f, uint64_t bytes) {
+    int r = 0;
+    do r = ::fallocate(f.get(), 0, 0, static_cast<off_t>(bytes));
+    while (r != 0 && errno == EINTR);
+    // Where room cannot be reserved, a full disk shows at the write.
+    if (r != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) r = ::ftruncate(f.get(), static_cast<off_t>(bytes));
+    return r == 0;
+  }
+
+  // Gives a file that was cut its size back.
+  result<void> lengthen(uint32_t chunk, uint64_t bytes) {
+    const std::string path = path_of(chunk);
+    TROUPE_TRY(const auto f, opened(chunk));
+    struct stat s {};
+    if (::fstat(f->get(), &s) != 0) return os_error(path, "cannot stat it");
+    if (static_cast<uint64_t>(s.st_size) >= bytes) return fail(errc::invalid_argument, "{}: exists already", path);
+    if (!reserve(*f, bytes)) {
+      auto e = os_error(path, "cannot reserve its room");
+      (void)!::ftruncate(f->get(), s.st_size);  // room that was reserved in part
+      return e;
+    }
+    if (::fsync(f->get()) != 0) return os_error(path, "cannot sync it");
+    return {};
   }
 
   result<void> aligned(uint32_t chunk, uint64_t offset, size_t bytes, const void* address) const {

@@ -33,10 +33,12 @@ result<std::vector<uint32_t>> memory_disk::chunks() {
 result<void> memory_disk::create(uint32_t chunk, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   if (gone_) return fail(errc::io, "disk {} is gone", options_.name);
-  if (bytes == 0 || bytes % sector_bytes || files_.contains(chunk))
+  const auto there = files_.find(chunk);
+  const uint64_t had = there == files_.end() ? 0 : there->second.bytes;
+  if (bytes == 0 || bytes % sector_bytes || (there != files_.end() && had >= bytes))
     return fail(errc::invalid_argument, "disk {}: chunk {} of {} bytes cannot be made", options_.name, chunk, bytes);
-  uint64_t used = 0;
-  for (const auto& [number, f] : files_) used += f.bytes;
+  uint64_t used = 0;  // by others
+  for (const auto& [number, f] : files_) used += number == chunk ? 0 : f.bytes;
   if (full_ || bytes > options_.capacity_bytes || used > options_.capacity_bytes - bytes)
     return fail(errc::exhausted, "disk {} is full: no room for a chunk of {} bytes", options_.name, bytes);
   file& f = files_[chunk];

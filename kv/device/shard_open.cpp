@@ -59,15 +59,8 @@ result<void> shard_store::impl::open() {
     reach("open.recorded");
     return {};
   }
-  // A file that was cut to less than its header holds nothing; what the database knows in it is dropped below.
-  for (const uint32_t n : numbers) {
-    TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
-    if (bytes >= run_bytes) continue;
-    if (auto r = device_disk.remove(n); !r) return r;
-  }
   TROUPE_TRY(report.repaired_headers, check_headers());
-  TROUPE_TRY(const auto whole, device_disk.chunks());
-  for (const uint32_t n : whole) {
+  for (const uint32_t n : numbers) {
     TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
     space.add_chunk(n, static_cast<uint32_t>(std::min<uint64_t>(bytes / run_bytes, UINT32_MAX)));
   }
@@ -110,13 +103,14 @@ result<void> shard_store::impl::find_device() {
   return {};
 }
 
-// All headers must be of this device; those that do not hold are written again.
+// All headers must be of this device; those that do not hold are written again. A file that was cut gets its size back:
+// what its header says, or that of new files where the header went too. Shards that lay there are found rotten.
 result<uint64_t> shard_store::impl::check_headers() {
   TROUPE_TRY(const auto numbers, device_disk.chunks());
   alignas(run_bytes) std::array<std::byte, run_bytes> page;
   uint64_t repaired = 0;
   for (const uint32_t n : numbers) {
-    TROUPE_TRY(const uint64_t bytes, device_disk.size(n));
+    TROUPE_TRY(uint64_t bytes, device_disk.size(n));
     // A header that cannot be read is written again like one that does not hold: that heals a bad sector.
     const bool read = device_disk.read(n, 0, page).has_value();
     const auto h = read ? decode_chunk_header(page) : fail(errc::corrupt, "unreadable");
@@ -126,6 +120,14 @@ result<uint64_t> shard_store::impl::check_headers() {
                   "(or delete the records to start from this disk)",
                   device_disk.name(), n, hex(h->device), options.target.value, hex(device));
     if (h && h->number == n && h->bytes == bytes) continue;
+    const bool told = h && h->number == n && h->bytes <= max_chunk_bytes;
+    const uint64_t whole = told ? h->bytes : bytes < min_chunk_bytes ? options.chunk_bytes : bytes;
+    if (bytes < whole) {
+      const auto grown = device_disk.create(n, whole);
+      if (!grown && grown.error().code == errc::exhausted) continue;  // served as it is; again at the next open
+      if (!grown) return fail(grown.error());
+      bytes = whole;
+    }
     if (auto r = write_header(n, bytes); !r) return fail(std::move(r.error()));
     ++repaired;
   }

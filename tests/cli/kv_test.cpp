@@ -231,6 +231,22 @@ TEST_F(kv, what_contradicts_the_store_is_refused) {
   }
 }
 
+TEST_F(kv, a_cut_chunk_file_is_made_good_by_scrub) {
+  ASSERT_EQ(put().code, 0);
+  for (const uint64_t left : {0, 5'000}) {
+    const std::string chunk = dir + "/target-0002/chunk-00000000";
+    const auto size = fs::file_size(chunk);
+    fs::resize_file(chunk, left);
+    auto r = troupe({"kv", "scrub", "--dir", dir, "--json"});
+    EXPECT_EQ(r.code, 0) << r.out << r.err;
+    EXPECT_EQ(json::parse(r.out)["rebuilt_shards"], 1);
+    EXPECT_EQ(fs::file_size(chunk), size);
+    r = troupe({"kv", "verify", "--dir", dir});
+    EXPECT_EQ(r.code, 0) << r.out << r.err;
+    EXPECT_THAT(r.err, testing::Not(HasSubstr("repaired")));
+  }
+}
+
 TEST_F(kv, chunks_that_no_target_takes_are_refused_before_anything_is_made) {
   const std::string config = folder.path + "/c.yaml", made = folder.path + "/new";
   write_file(config, "model: {path: " + std::string(TROUPE_TEST_DATA) + "}\nstorage: {path: " + made +

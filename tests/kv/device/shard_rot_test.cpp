@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "kv/device/aligned_buffer.hpp"
 #include "kv/device/shard_record.hpp"
@@ -348,6 +349,48 @@ struct scratched_disk final : disk {
   result<void> remove(uint32_t c) override { return d.remove(c); }
   std::string name() const override { return "scratched"; }
 };
+
+// A chunk file that somebody cut: whole again after one open, its shards rotten, all others untouched.
+TEST(shard_rot_files, a_cut_chunk_file_gets_its_size_back_once) {
+  for (const bool with_records : {true, false}) {
+    for (const uint64_t left : {0, 100, 4'096, 5'000, 8'192, 500'000}) {
+      SCOPED_TRACE(fmt::format("{} bytes left, records {}", left, with_records));
+      std::string dir = (std::filesystem::temp_directory_path() / "troupe-rot-XXXXXX").string();
+      ASSERT_NE(::mkdtemp(dir.data()), nullptr);
+      memory_db records, none;
+      const made_shard first = make_shard(1, 0, 200'000), second = make_shard(2, 0, 900'000);
+      {
+        auto d = *open_file_disk(dir);
+        auto store = opened(*d, records);
+        for (const made_shard* s : {&first, &second}) ASSERT_TRUE(store->put(s->extent, s->shard, s->payload));
+        ASSERT_EQ(store->stat(first.extent.id, 0)->chunk, 0u);
+        ASSERT_EQ(store->stat(second.extent.id, 0)->chunk, 1u);
+      }
+      std::filesystem::resize_file(dir + "/chunk-00000000", left);
+      db& database = with_records ? static_cast<db&>(records) : none;
+      for (const uint64_t repaired : {1, 0}) {
+        auto d = *open_file_disk(dir);
+        auto store = opened(*d, database);
+        ASSERT_TRUE(store);
+        EXPECT_EQ(store->report().repaired_headers, repaired);
+        EXPECT_EQ(*d->size(0), 1u << 20);
+        EXPECT_TRUE(holds(*store, second));
+        const auto checked = store->check(first.extent.id, 0);
+        if (left >= 300'000) {
+          EXPECT_TRUE(holds(*store, first));
+          continue;
+        }
+        ASSERT_FALSE(checked);
+        EXPECT_EQ(checked.error().code, with_records ? errc::corrupt : errc::not_found);
+        if (repaired == 1) continue;
+        ASSERT_TRUE(store->put(first.extent, 0, first.payload));  // what scrub does
+        EXPECT_TRUE(holds(*store, first));
+        expect_exact(*store);
+      }
+      std::filesystem::remove_all(dir);
+    }
+  }
+}
 
 TEST_F(shard_rot, an_unreadable_header_is_written_again) {
   const made_shard s = make_shard(1, 0, 5'000);
