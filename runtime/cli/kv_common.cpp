@@ -128,7 +128,7 @@ result<kv::directory_options> kv_store_options::resolve() const {
   }
   if (const auto& c = o.expect.chunk_bytes;
       c && (*c < kv::min_chunk_bytes || *c > kv::max_chunk_bytes || *c % kv::run_bytes != 0))
-    return fail(errc::invalid_argument, "--chunk {}: 1MiB to 16GiB, a multiple of 4KiB", chunk);
+    return fail(errc::invalid_argument, "--chunk {}: 1 MiB to 16 GiB, a multiple of 4 KiB", chunk);
   if (io_threads > 0) o.io_threads = io_threads;
   if (durable) o.durable = kv::durability::power;
   o.without = without;

@@ -252,8 +252,8 @@ TEST_F(kv, chunks_that_no_target_takes_are_refused_before_anything_is_made) {
   write_file(config, "model: {path: " + std::string(TROUPE_TEST_DATA) + "}\nstorage: {path: " + made +
                          ", capacity: 2MiB, chunk: 1MiB}\n");
   const std::pair<std::vector<std::string>, const char*> rows[] = {
-      {{"--dir", made, "--chunk", "2TiB"}, "--chunk 2TiB: 1MiB to 16GiB"},
-      {{"--dir", made, "--chunk", "16388MiB", "--capacity", "64GiB"}, "--chunk 16388MiB: 1MiB to 16GiB"},
+      {{"--dir", made, "--chunk", "2TiB"}, "--chunk 2TiB: 1 MiB to 16 GiB"},
+      {{"--dir", made, "--chunk", "16388MiB", "--capacity", "64GiB"}, "--chunk 16388MiB: 1 MiB to 16 GiB"},
       {{"--dir", made, "--chunk", "8GiB", "--capacity", "4GiB"}, "less than one chunk"},
       {{"-c", config, "--chunk", "4MiB"}, "less than one chunk"}};
   for (const auto& [options, want] : rows) {
