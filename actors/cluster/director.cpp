@@ -6,6 +6,9 @@
 #include <optional>
 
 #include "actors/protocol/messages.hpp"
+#include "policies/group_patience.hpp"
+#include "policies/seat_choice.hpp"
+#include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::actors {
@@ -34,6 +37,8 @@ struct trouble {
   bool failed = false;
   std::string why;
 };
+
+int64_t to_ms(nanoseconds t) { return std::chrono::duration_cast<std::chrono::milliseconds>(t).count(); }
 
 class director_state {
  public:
@@ -114,8 +119,7 @@ class director_state {
     });
     reply.node = n.entry.node;
     reply.inc = n.entry.inc;
-    reply.heartbeat_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.heartbeat).count();
-    make_room(n);
+    reply.heartbeat_ms = to_ms(options_.heartbeat);
     reply.roles = give_seat(n);
     note(fmt::format("node {} '{}' joined as {} (incarnation {})", n.entry.node.value, m.name,
                      reply.roles.empty() ? spare_text(n) : reply.roles.front().seat(), n.entry.inc.value));
@@ -140,41 +144,25 @@ class director_state {
     return "spare";
   }
 
-  // The first empty seat that the node may have. A front serves HTTP, which a process has to be started for: one that
-  // takes any seat gets none of those.
-  seat* empty_seat(const member& n) {
-    const auto& w = n.wanted_seat;
-    for (auto& s : seats_) {
-      if (s.node != node_number{}) continue;
-      if (w.empty() ? s.assignment.what != role::front : w == s.assignment.group || w == s.assignment.seat()) return &s;
-    }
-    return nullptr;
-  }
-
-  // A seat that this node asks for by name, held by a node that did not and has another to go to, becomes empty. The
-  // holder is given up and joins again.
-  void make_room(const member& n) {
-    for (auto& s : seats_) {
-      if (s.assignment.seat() != n.wanted_seat) continue;
-      auto holder = members_.find(s.node);
-      if (holder == members_.end() || holder->second.wanted_seat == n.wanted_seat || !empty_seat(holder->second))
-        return;
-      const auto node = s.node;
-      s.node = n.entry.node;  // so that no spare takes it
-      lose(node,
-           fmt::format("its seat {} was asked for by name by '{}', another is empty", n.wanted_seat, n.entry.name));
-      s.node = node_number{};
-      return;
-    }
-  }
-
-  // The roles of the seat that the node gets start as `starting`.
+  // What policies/seat_choice.hpp says about this node; a seat that has to be cleared is left empty by its holder, who
+  // joins again. The roles of the seat start as `starting`.
   std::vector<role_assignment> give_seat(member& n) {
-    auto* s = empty_seat(n);
-    if (!s) return {};
-    s->node = n.entry.node;
-    n.entry.roles = {{s->assignment, role_state::starting, {}, {}, {}}};
-    return {s->assignment};
+    policies::seat_choice_input in;
+    in.wanted = n.wanted_seat;
+    for (const auto& s : seats_) {
+      auto holder = members_.find(s.node);
+      in.seats.push_back({s.assignment.seat(), s.assignment.group, s.assignment.what == role::front, s.node.value,
+                          holder == members_.end() ? "" : holder->second.wanted_seat});
+    }
+    const auto choice = policies::choose_seat(in);
+    TROUPE_CHECK(choice, "the director's own seats: {}", choice.error().message);
+    if (!choice->take) return {};
+    auto& s = seats_[*choice->take];
+    const auto before = s.node;
+    s.node = n.entry.node;  // first, so that no spare takes it
+    n.entry.roles = {{s.assignment, role_state::starting, {}, {}, {}}};
+    if (choice->clear) lose(before, fmt::format("'{}' needs its seat: {}", n.entry.name, choice->reason));
+    return {s.assignment};
   }
 
   void lose(node_number node, const std::string& why) {
@@ -186,9 +174,13 @@ class director_state {
     members_.erase(it);
     for (auto& s : seats_)
       if (s.node == node) s.node = node_number{};
-    for (auto& [number, n] : members_) {
-      const bool seated = std::any_of(seats_.begin(), seats_.end(), [&](const seat& s) { return s.node == number; });
-      if (seated || !n.entry.roles.empty()) continue;
+    // A spare that gets its seat may push another node out, which comes here again: so by number.
+    std::vector<node_number> numbers;
+    for (auto& [number, n] : members_) numbers.push_back(number);
+    for (const auto number : numbers) {
+      auto spare = members_.find(number);
+      if (spare == members_.end() || !spare->second.entry.roles.empty()) continue;
+      auto& n = spare->second;
       auto roles = give_seat(n);
       if (roles.empty()) continue;
       note(fmt::format("spare node {} '{}' takes {}", number.value, n.entry.name, roles.front().seat()));
@@ -245,9 +237,8 @@ class director_state {
   // -- groups that do not get going ---------------------------------------------------------------------------------
 
   // A view whose ranks are not all ready in time is given out again, with the same members and the next epoch, so that
-  // they connect anew; from the second time on the patience doubles. After max_views of them the group has failed:
-  // nobody knows which rank is to blame, and the status says what they complain of. A change of its members starts
-  // over.
+  // they connect anew (policies/group_patience.hpp says when, and when the group has failed: then the status says what
+  // its ranks complain of). A change of its members starts over.
   void check_groups() {
     const auto t = now(self_);
     for (auto& [name, g] : groups_) {
@@ -260,14 +251,22 @@ class director_state {
         continue;
       }
       x.why = why;
-      const auto patience = x.views > 0 ? options_.group_patience * (1 << (x.views - 1))
-                            : broken    ? options_.group_grace
-                                        : options_.group_patience;
-      if (x.failed || t < x.since + patience) continue;
+      if (x.failed) continue;
+      policies::group_patience_input in;
+      in.now_ms = to_ms(t);
+      in.since_ms = to_ms(x.since);
+      in.was_ready = broken;
+      in.views = x.views;
+      in.patience_ms = to_ms(options_.group_patience);
+      in.grace_ms = to_ms(options_.group_grace);
+      in.max_views = options_.max_views;
+      const auto plan = policies::plan_group_patience(in);
+      TROUPE_CHECK(plan, "the director's own times: {}", plan.error().message);
+      if (plan->verdict == policies::group_verdict::wait) continue;
       x.since = t;
-      if (x.views == options_.max_views) {
+      if (plan->verdict == policies::group_verdict::failed) {
         x.failed = true;
-        note(fmt::format("{}: failed, {} further views did not help: {}", name, x.views, why));
+        note(fmt::format("{}: failed, {}: {}", name, plan->reason, why));
         continue;
       }
       ++x.views;
@@ -335,8 +334,7 @@ class director_state {
     status_report r;
     r.view = view();
     const auto t = now(self_);
-    for (auto& [number, n] : members_)
-      r.heard_ms_ago.push_back(std::chrono::duration_cast<std::chrono::milliseconds>(t - n.heard).count());
+    for (auto& [number, n] : members_) r.heard_ms_ago.push_back(to_ms(t - n.heard));
     r.complete = true;
     for (auto& s : seats_) {
       auto it = members_.find(s.node);

@@ -1,11 +1,12 @@
 // The director: membership, roles, group views. Embedded form: one per cluster, soft state only (it is rebuilt from
 // what the node agents report when they join again).
 //
-// A node is   joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)-->
-// joined A seat is   empty --(a node with no seat)--> filled --(its node is lost or leaves)--> empty A group gets its
-// first view when every seat has reported an address, and a new one whenever the set of (rank, incarnation) with an
-// address changes. It also gets a new one, of the same ranks, when they do not all become ready in theirs; after
-// max_views of those `troupe status` reports its ranks as failed until its members change or become ready after all.
+// A node:  joined --(no heartbeat for `lost_after`, down, or suspected by its group)--> lost --(joins again)--> joined.
+// A seat:  empty --(a node with no seat, see policies/seat_choice.hpp)--> filled --(its node is lost or leaves)-->
+// empty. A group gets its first view when every seat has reported an address, and a new one whenever the set of (rank,
+// incarnation) with an address changes. It also gets a new one, of the same ranks, when they do not all become ready in
+// theirs (policies/group_patience.hpp); after max_views of those `troupe status` reports its ranks as failed until its
+// members change or become ready after all.
 #pragma once
 
 #include <string>

@@ -3,15 +3,15 @@
 #include <mutex>
 
 #include "kernels/ep/checks.hpp"
-#include "kernels/ep/ucx_lane.hpp"
+#include "kernels/ep/process_lane.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::kernels::ep {
 namespace {
 
-class ucx_endpoint final : public ep_endpoint {
+class process_endpoint final : public ep_endpoint {
  public:
-  explicit ucx_endpoint(std::shared_ptr<ucx_core> core) : core_(std::move(core)) {
+  explicit process_endpoint(std::shared_ptr<endpoint_core> core) : core_(std::move(core)) {
     transport::endpoint_address a;
     a.identity = core_->identity;
     a.host = core_->host;
@@ -20,7 +20,7 @@ class ucx_endpoint final : public ep_endpoint {
     address_ = a.encode();
   }
 
-  ~ucx_endpoint() override {
+  ~process_endpoint() override {
     end_current();
     // Groups that still live keep the core; without its links they are dead to their peers.
   }
@@ -33,7 +33,7 @@ class ucx_endpoint final : public ep_endpoint {
     end_current();
     std::lock_guard lock(core_->serial);
     epoch_ = view.epoch;
-    TROUPE_TRY(auto made, ucx_lane::make(core_, view));
+    TROUPE_TRY(auto made, process_lane::make(core_, view));
     {
       std::lock_guard l(state_);
       current_ = made;
@@ -93,7 +93,7 @@ class ucx_endpoint final : public ep_endpoint {
     }
   }
 
-  const std::shared_ptr<ucx_core> core_;
+  const std::shared_ptr<endpoint_core> core_;
   std::string address_;
   std::mutex connecting_;  // one connect at a time
   group_epoch epoch_;      // protected by connecting_
@@ -105,10 +105,10 @@ class ucx_endpoint final : public ep_endpoint {
 }  // namespace
 
 result<std::unique_ptr<ep_endpoint>> make_ep_endpoint(const ep_endpoint_options& options) {
-  auto core = std::make_shared<ucx_core>();
+  auto core = std::make_shared<endpoint_core>();
   if (auto ok = core->open(options); !ok) return fail(ok.error());
   core->identity = entropy_seed();
-  return std::make_unique<ucx_endpoint>(std::move(core));
+  return std::make_unique<process_endpoint>(std::move(core));
 }
 
 }  // namespace troupe::kernels::ep

@@ -130,7 +130,8 @@ result<void> shard_store::impl::write_shard(const shard_put& item, const run_ran
   return done;
 }
 
-// `places` stay taken whatever happens here: after a failed commit nobody knows whether the records count.
+// After a commit that failed nobody knows whether the records count, so `places` stay taken; not so where the database
+// had no room and says that nothing was written.
 result<void> shard_store::impl::commit_put(std::span<const shard_put> items, const std::vector<run_range>& places,
                                            const std::vector<std::string>& records) {
   std::vector<size_t> wanted;
@@ -157,7 +158,12 @@ result<void> shard_store::impl::commit_put(std::span<const shard_put> items, con
     old_payload += before[i] ? before[i]->payload_bytes : items[i].payload.size();
   }
   if (auto r = database.write(batch, commit_sync()); !r) {
-    broken = true;
+    if (r.error().code == errc::exhausted) {  // not written at all, see db.hpp
+      std::lock_guard lock(mutex);
+      for (const run_range& p : places) space.free(p);
+    } else {
+      broken = true;
+    }
     return r;
   }
   {
@@ -197,7 +203,7 @@ result<size_t> shard_store::impl::remove(std::span<const shard_key> keys) {
   }
   if (batch.empty()) return size_t{0};
   if (auto r = database.write(batch, commit_sync()); !r) {
-    broken = true;
+    broken = r.error().code != errc::exhausted;
     return fail(std::move(r.error()));
   }
   {

@@ -84,7 +84,8 @@ struct db_stats {
 
 /// The database. Every call may be made from any thread at any time; calls block on disk I/O, so they belong on an I/O
 /// pool, not into an actor. Errors: io (the operating system refused; after a failed write the database refuses all
-/// further writes until it is reopened), corrupt (stored bytes do not hold; the message says what to do).
+/// further writes until it is reopened), exhausted (no room on the file system: nothing of this write was done, a later
+/// one may succeed), corrupt (stored bytes do not hold; the message says what to do).
 class db {
  public:
   virtual ~db() = default;

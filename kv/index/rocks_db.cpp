@@ -10,7 +10,6 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/table_properties_collectors.h>
 #include <rocksdb/write_buffer_manager.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -23,9 +22,6 @@ namespace troupe::kv {
 namespace {
 
 namespace rdb = rocksdb;
-
-// Writes are refused when the file system has less: more than a batch and the database's own files of the moment.
-constexpr uint64_t least_room = 1u << 20;
 
 rdb::Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const rdb::Slice& s) { return {s.data(), s.size()}; }
@@ -70,6 +66,8 @@ class rocks final : public db {
   rdb::DBOptions db_options();
   rdb::ColumnFamilyOptions family_options(family f);
   result<void> flush();
+  // Errors: exhausted, with less than `least` free on the file system; `what` is what cannot be done.
+  result<void> room_for(uint64_t least, const char* what) const;
 
   const rocks_options options_;
   std::shared_ptr<rdb::Cache> cache_;
@@ -193,6 +191,7 @@ rdb::ColumnFamilyOptions rocks::family_options(family f) {
 }
 
 result<void> rocks::open() {
+  if (auto ok = room_for(options_.least_room_to_open, "be opened"); !ok) return ok;
   cache_ = rdb::NewLRUCache(options_.block_cache_bytes, -1, false, 0.5);
   statistics_ = rdb::CreateDBStatistics();
   statistics_->set_stats_level(rdb::StatsLevel::kExceptDetailedTimers);
@@ -266,17 +265,24 @@ result<void> rocks::write(const write_batch& batch, sync_write sync) {
         op.erase ? b.Delete(handle(op.in), slice(op.key)) : b.Put(handle(op.in), slice(op.key), slice(op.value));
     if (!s.ok()) return failed(s);
   }
-  // RocksDB as Debian builds it aborts the process when its log cannot be written. One system call, about 1 us.
-  struct statvfs room {};
-  if (::statvfs(options_.path.c_str(), &room) == 0 && uint64_t{room.f_bavail} * room.f_frsize < least_room)
-    return fail(errc::exhausted, "{}: the file system has less than {} KiB left; make room, nothing is lost",
-                options_.path, least_room >> 10);
+  // Before anything is touched: the batch is not written at all. One system call, about 1 us.
+  if (auto ok = room_for(options_.least_room_to_write, "be written"); !ok) return ok;
   rdb::WriteOptions o;
   o.disableWAL = options_.wal == wal_mode::off;
   o.sync = sync == sync_write::yes && !o.disableWAL;
   if (const auto s = db_->Write(o, &b); !s.ok()) return failed(s);
   if (sync == sync_write::yes && o.disableWAL) return flush();
   return {};
+}
+
+result<void> rocks::room_for(uint64_t least, const char* what) const {
+  const std::filesystem::path path(options_.path);
+  std::error_code ec;
+  const auto room = std::filesystem::space(std::filesystem::exists(path, ec) ? path : path.parent_path(), ec);
+  if (ec || room.available >= least) return {};
+  return fail(errc::exhausted,
+              "{}: cannot {}: the file system has {} KiB left, {} KiB are needed; make room, nothing is lost",
+              options_.path, what, room.available >> 10, least >> 10);
 }
 
 result<void> rocks::flush() {
@@ -298,6 +304,7 @@ result<std::unique_ptr<cursor>> rocks::scan(family f, std::string_view from) con
 }
 
 result<void> rocks::clear(family f) {
+  if (auto ok = room_for(options_.least_room_to_write, "be written"); !ok) return ok;
   const std::string end(64, '\xff');  // longer than any key of ours
   rdb::WriteBatch b;
   (void)b.DeleteRange(handle(f), "", end);

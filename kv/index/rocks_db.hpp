@@ -24,10 +24,14 @@ struct rocks_options {
   uint64_t compaction_bytes_per_s = uint64_t{128} << 20;  // that flush and compaction write; 0: no limit
   std::shared_ptr<const sweeper> sweep;                   // may be null
   const unix_clock* clock = nullptr;                      // for the sweep; needed with one; outlives the database
+  // RocksDB as Debian builds it ends the process when its log or manifest cannot be written, so it must not meet a full
+  // disk. With less free on the file system, opening or writing is `exhausted`; reading goes on.
+  uint64_t least_room_to_open = 2u << 20;   // a log, a manifest, a flush of what the log holds
+  uint64_t least_room_to_write = 1u << 20;  // a batch, and the database's own files of the moment
 };
 
 /// Opens it. Errors: unavailable (another process, or this one, has the directory open), corrupt (with what to do),
-/// unsupported (written by a newer version), io, invalid_argument (an option).
+/// unsupported (written by a newer version), exhausted (no room), io, invalid_argument (an option).
 result<std::unique_ptr<db>> open_rocks_db(const rocks_options& options);
 
 }  // namespace troupe::kv

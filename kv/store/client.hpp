@@ -118,6 +118,17 @@ class client {
 
   // One per call and per task after it; idle() waits until none is left.
   std::shared_ptr<void> begin();
+  // Starts put_op or get_op.
+  template <class Op, class Request, class Done>
+  void launch(Request request, Done done) {
+    auto op = std::make_shared<Op>();
+    op->self = this;
+    op->who = who_;
+    op->held = begin();
+    op->request = std::move(request);
+    op->done = std::move(done);
+    op->start();
+  }
   void raise(std::shared_ptr<const members> m, std::vector<block_hash> chain, uint64_t end, policies::ttl_touch touch,
              traffic_class traffic, std::function<void(result<void>)> done);
   extent_id next_id() { return {writer_, next_low_++}; }

@@ -55,13 +55,7 @@ void client::get(get_chain_request request, reply<get_chain_reply> done) {
   if (open_ >= options_.max_calls)
     return refuse({errc::exhausted, fmt::format("get: {} calls are under way, which is the limit", open_)});
   ++stats_.gets;
-  auto op = std::make_shared<get_op>();
-  op->self = this;
-  op->who = who_;
-  op->held = begin();
-  op->request = std::move(request);
-  op->done = std::move(done);
-  op->start();
+  launch<get_op>(std::move(request), std::move(done));
 }
 
 void get_op::start() {

@@ -79,13 +79,7 @@ void client::put(put_chain_request request, reply<put_chain_reply> done) {
   if (open_ >= options_.max_calls)
     return refuse({errc::exhausted, fmt::format("put: {} calls are under way, which is the limit", open_)});
   ++stats_.puts;
-  auto op = std::make_shared<put_op>();
-  op->self = this;
-  op->who = who_;
-  op->held = begin();
-  op->request = std::move(request);
-  op->done = std::move(done);
-  op->start();
+  launch<put_op>(std::move(request), std::move(done));
 }
 
 // Ancestors first: after a crash no block outlives the one that it hangs on.

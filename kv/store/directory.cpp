@@ -24,9 +24,6 @@ namespace fs = std::filesystem;
 // In the database: written when the index is complete. Without it the index was deleted, or its rebuild was cut.
 constexpr const char* index_mark = "index-complete";
 
-// What must be free to open the index: its log, a manifest, a flush of what the log holds.
-constexpr uint64_t index_room = 2u << 20;
-
 std::string folder_of(const std::string& dir, uint32_t target) { return fmt::format("{}/target-{:04}", dir, target); }
 
 std::string system_error() { return std::strerror(errno); }
@@ -156,11 +153,6 @@ result<store_layout> directory_store::plan(const directory_options& options) {
 
 result<void> directory_store::open_parts() {
   std::error_code ec;
-  // RocksDB as Debian builds it aborts when it cannot write its files at open.
-  if (const auto room = fs::space(options_.dir, ec); !ec && room.available < index_room)
-    return fail(errc::exhausted,
-                "{}: the file system has {} KiB left, the index needs {} KiB to be opened; make room, nothing is lost",
-                options_.dir, room.available >> 10, index_room >> 10);
   rocks_options r;
   r.path = options_.dir + "/index";
   r.block_cache_bytes = 64ull << 20;

@@ -6,11 +6,13 @@
 #include "policies/breaker.hpp"
 #include "policies/economics.hpp"
 #include "policies/front_admission.hpp"
+#include "policies/group_patience.hpp"
 #include "policies/json/entries.hpp"
 #include "policies/json/fields.hpp"
 #include "policies/phi.hpp"
 #include "policies/recover.hpp"
 #include "policies/role_plan.hpp"
+#include "policies/seat_choice.hpp"
 
 namespace troupe::policies {
 
@@ -112,6 +114,59 @@ struct json_fields<next_tenant_input> {
     using t = next_tenant_input;
     return std::tuple{optional("clock", &t::clock, "virtual time of the last choice"),
                       required("tenants", &t::tenants, "all of them")};
+  }
+};
+template <>
+struct json_names<group_verdict> {
+  static constexpr std::array<const char*, 3> names{"wait", "next_view", "failed"};
+};
+template <>
+struct json_fields<group_patience_input> {
+  static auto list() {
+    using t = group_patience_input;
+    return std::tuple{required("now_ms", &t::now_ms, "time of the question"),
+                      required("since_ms", &t::since_ms, "last well, members changed, or last further view"),
+                      optional("was_ready", &t::was_ready, "the rank that is not ready was in this view before"),
+                      optional("views", &t::views, "further views that did not help"),
+                      optional("patience_ms", &t::patience_ms, "for connecting; doubles from the second further view"),
+                      optional("grace_ms", &t::grace_ms, "before the first further view of a group that was ready"),
+                      optional("max_views", &t::max_views, "then the group has failed")};
+  }
+};
+template <>
+struct json_fields<group_patience_plan> {
+  static auto list() {
+    using t = group_patience_plan;
+    return std::tuple{required("verdict", &t::verdict, "what happens now"),
+                      required("wait_ms", &t::wait_ms, "until another verdict is due; 0 unless wait"),
+                      required("reason", &t::reason, "why")};
+  }
+};
+template <>
+struct json_fields<seat_state> {
+  static auto list() {
+    using t = seat_state;
+    return std::tuple{required("name", &t::name, "e.g. decode-0/1"), required("group", &t::group, "e.g. decode-0"),
+                      optional("by_name", &t::by_name, "only for nodes that ask for it: a front"),
+                      optional("holder", &t::holder, "node; 0: empty"),
+                      optional("holder_wanted", &t::holder_wanted, "what the holder asked for")};
+  }
+};
+template <>
+struct json_fields<seat_choice_input> {
+  static auto list() {
+    using t = seat_choice_input;
+    return std::tuple{required("seats", &t::seats, "in the order in which they are to be filled"),
+                      optional("wanted", &t::wanted, "a seat's name, a group's, or empty for any")};
+  }
+};
+template <>
+struct json_fields<seat_choice> {
+  static auto list() {
+    using t = seat_choice;
+    return std::tuple{optional("take", &t::take, "index into seats; none: a spare"),
+                      optional("clear", &t::clear, "taken from its holder first"),
+                      required("reason", &t::reason, "why")};
   }
 };
 template <>
@@ -324,6 +379,10 @@ void add_cluster_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<front_admission_input>(
       "admission", "whether the front takes a request: 200, 429 or 503, fair to tenants", plan_front_admission));
   out.push_back(make_entry<next_tenant_input>("next_tenant", "whose waiting request is next", next_tenant));
+  out.push_back(make_entry<seat_choice_input>("seat_choice", "which seat of the cluster a node gets", choose_seat));
+  out.push_back(make_entry<group_patience_input>(
+      "group_patience", "when a group that does not get going is given another view, or has failed",
+      plan_group_patience));
   out.push_back(make_entry<phi_input>("phi", "suspicion of a silent node from its heartbeats", plan_phi));
   out.push_back(
       make_entry<breaker_input>("breaker", "circuit breaker of one worker; counts worker faults only", plan_breaker));

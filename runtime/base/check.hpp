@@ -14,8 +14,8 @@ namespace troupe {
 }  // namespace troupe
 
 /// TROUPE_CHECK(free + owned == total, "free {} owned {} total {}", free, owned, total)
-#define TROUPE_CHECK(condition, ...)                                                              \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::troupe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));         \
+#define TROUPE_CHECK(condition, ...)                                                      \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
+      ::troupe::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

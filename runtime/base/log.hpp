@@ -8,8 +8,8 @@
 
 namespace troupe::log {
 
-/// Sets the process's name in every line and the level ("debug", "info", "warning", "error", "off"); call once at start.
-/// An unknown level counts as "info".
+/// Sets the process's name in every line and the level ("debug", "info", "warning", "error", "off"); call once at
+/// start. An unknown level counts as "info".
 void init(std::string_view process, std::string_view level);
 
 using spdlog::debug;

@@ -52,8 +52,8 @@ inline tl::unexpected<error> fail(error e) { return tl::unexpected<error>(std::m
 
 /// Evaluates `expr` (a result); returns its error from the enclosing function, else moves the value into `decl`.
 #define TROUPE_TRY(decl, expr) TROUPE_TRY_IMPL(decl, expr, TROUPE_TRY_CAT(troupe_try_, __LINE__))
-#define TROUPE_TRY_IMPL(decl, expr, tmp)              \
-  auto tmp = (expr);                                  \
+#define TROUPE_TRY_IMPL(decl, expr, tmp)                   \
+  auto tmp = (expr);                                       \
   if (!tmp) return ::troupe::fail(std::move(tmp.error())); \
   decl = std::move(*tmp)
 #define TROUPE_TRY_CAT(a, b) TROUPE_TRY_CAT2(a, b)

@@ -1,5 +1,5 @@
-// The batch by hand: every state of a sequence x every way to end it leaves nothing behind (the aborts that leak in other
-// systems: while queued, while a chunk runs, while pages are taken away, after the end, after a failed step).
+// The batch by hand: every state of a sequence x every way to end it leaves nothing behind (the aborts that leak in
+// other systems: while queued, while a chunk runs, while pages are taken away, after the end, after a failed step).
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -103,7 +103,8 @@ struct bench {
       plan();
       for (auto& [front, item] : b.take_output()) items.push_back(item);
       for (auto& item : items)
-        b.acknowledge(1, {item.request, item.attempt, item.first_position + static_cast<uint32_t>(item.tokens.size()), item.last()});
+        b.acknowledge(1, {item.request, item.attempt, item.first_position + static_cast<uint32_t>(item.tokens.size()),
+                          item.last()});
       if (!step() && !b.plans_out()) break;
     }
   }
@@ -276,16 +277,58 @@ void fail_step(bench& t) {
 
 const state states[] = {
     {"waiting", [](bench& t) { crowd(t); }},
-    {"opened in a plan that has not run", [](bench& t) { crowd(t); t.plan(); }},
-    {"in the middle of its prompt", [](bench& t) { crowd(t); steps(t, 3); }},
-    {"in the middle of its prompt, plans out", [](bench& t) { crowd(t); steps(t, 3); t.plan(); }},
-    {"first token", [](bench& t) { crowd(t); until_token(t, 1); }},
-    {"decoding, plans out", [](bench& t) { crowd(t); until_token(t, 5); t.plan(); }},
-    {"last token under way", [](bench& t) { crowd(t); until_token(t, 22); t.plan(); }},
-    {"finished, slot not closed", [](bench& t) { crowd(t); until_token(t, 25); }},
-    {"finished, close planned", [](bench& t) { crowd(t); until_token(t, 25); t.plan(); }},
-    {"finished, not acknowledged", [](bench& t) { crowd(t); until_token(t, 25); steps(t, 60); }},
-    {"preempted", [](bench& t) {
+    {"opened in a plan that has not run",
+     [](bench& t) {
+       crowd(t);
+       t.plan();
+     }},
+    {"in the middle of its prompt",
+     [](bench& t) {
+       crowd(t);
+       steps(t, 3);
+     }},
+    {"in the middle of its prompt, plans out",
+     [](bench& t) {
+       crowd(t);
+       steps(t, 3);
+       t.plan();
+     }},
+    {"first token",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 1);
+     }},
+    {"decoding, plans out",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 5);
+       t.plan();
+     }},
+    {"last token under way",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 22);
+       t.plan();
+     }},
+    {"finished, slot not closed",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 25);
+     }},
+    {"finished, close planned",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 25);
+       t.plan();
+     }},
+    {"finished, not acknowledged",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 25);
+       steps(t, 60);
+     }},
+    {"preempted",
+     [](bench& t) {
        crowd(t);
        for (int i = 0; i < 400; ++i) {
          scheduler_report r;
@@ -297,7 +340,8 @@ const state states[] = {
          t.step();
        }
      }},
-    {"preempted, waiting again", [](bench& t) {
+    {"preempted, waiting again",
+     [](bench& t) {
        crowd(t);
        for (int i = 0; i < 400; ++i) {
          scheduler_report r;
@@ -306,10 +350,29 @@ const state states[] = {
          steps(t, 1);
        }
      }},
-    {"a chunk failed", [](bench& t) { crowd(t); steps(t, 2); fail_step(t); }},
-    {"a decode step failed", [](bench& t) { crowd(t); until_token(t, 4); fail_step(t); }},
-    {"a step failed just after it was opened", [](bench& t) { crowd(t); fail_step(t); }},
-    {"a step failed while it closes", [](bench& t) { crowd(t); until_token(t, 25); fail_step(t); }},
+    {"a chunk failed",
+     [](bench& t) {
+       crowd(t);
+       steps(t, 2);
+       fail_step(t);
+     }},
+    {"a decode step failed",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 4);
+       fail_step(t);
+     }},
+    {"a step failed just after it was opened",
+     [](bench& t) {
+       crowd(t);
+       fail_step(t);
+     }},
+    {"a step failed while it closes",
+     [](bench& t) {
+       crowd(t);
+       until_token(t, 25);
+       fail_step(t);
+     }},
 };
 
 struct ending {
@@ -319,23 +382,30 @@ struct ending {
 };
 
 const ending endings[] = {
-    {"cancel", false, [](bench& t) { t.b.cancel({1, request_number{victim}, 1}); }},
-    {"cancel twice", false, [](bench& t) {
+    {"cancel", false,
+     [](bench& t) {
+       t.b.cancel({1, request_number{victim}, 1});
+     }},
+    {"cancel twice", false,
+     [](bench& t) {
        t.b.cancel({1, request_number{victim}, 1});
        t.b.cancel({1, request_number{victim}, 1});
      }},
     {"newer attempt", false, [](bench& t) { EXPECT_TRUE(t.add(victim, 60, 25, 2).outcome.ok()); }},
     {"front gone", true, [](bench& t) { t.b.drop_front(1); }},
     {"everything failed", true, [](bench& t) { t.b.fail_all(errc::peer_lost, "test"); }},
-    {"step fails, then cancel", false, [](bench& t) {
+    {"step fails, then cancel", false,
+     [](bench& t) {
        fail_step(t);
        t.b.cancel({1, request_number{victim}, 1});
      }},
-    {"cancel, then step fails", false, [](bench& t) {
+    {"cancel, then step fails", false,
+     [](bench& t) {
        t.b.cancel({1, request_number{victim}, 1});
        fail_step(t);
      }},
-    {"everything failed, then step fails", true, [](bench& t) {
+    {"everything failed, then step fails", true,
+     [](bench& t) {
        t.b.fail_all(errc::peer_lost, "test");
        fail_step(t);
      }},

@@ -66,8 +66,8 @@ TEST(faults, a_step_that_fails_after_the_new_view_does_not_end_it) {
     c.crash("decode-1", sim::crash_kind::silent);
     EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60))) << late << " ms";
     c.expect_clients_right(true);
-    const auto report =
-        c.ask_now<rank_report>(caf::actor_cast<rank_actor>(c.node("decode-0").named.at("decode-0/0/rank")), rank_query{});
+    const auto report = c.ask_now<rank_report>(
+        caf::actor_cast<rank_actor>(c.node("decode-0").named.at("decode-0/0/rank")), rank_query{});
     EXPECT_EQ(report.state, role_state::ready) << late << " ms";
     if (HasFailure()) return;
   }
@@ -412,7 +412,8 @@ TEST(faults, an_open_request_fails_at_once_when_its_node_goes_down) {
   auto out = std::make_shared<std::vector<std::string>>();
   const size_t front = c.net().find("front-0");
   auto far = c.net().view(front, c.node("decode-1").named.at("decode-0/1/scheduler"));
-  spawn_on<long_asker_state>(c.system(), c.net().id(front), c.scheduler().unit(), caf::actor_cast<scheduler_actor>(far), out);
+  spawn_on<long_asker_state>(c.system(), c.net().id(front), c.scheduler().unit(), caf::actor_cast<scheduler_actor>(far),
+                             out);
   c.run_for(milliseconds(2));
   EXPECT_TRUE(out->empty());
   c.crash("decode-1", sim::crash_kind::killed);

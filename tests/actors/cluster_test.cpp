@@ -104,7 +104,8 @@ TEST(cluster, same_seed_same_events) {
   EXPECT_EQ(a.handled, b.handled);
   EXPECT_EQ(a.messages, b.messages);
   EXPECT_NE(a.hash, storm(8, 60, false).hash);
-  std::printf("hash=%016llx handled=%llu\n", static_cast<unsigned long long>(a.hash), static_cast<unsigned long long>(a.handled));
+  std::printf("hash=%016llx handled=%llu\n", static_cast<unsigned long long>(a.hash),
+              static_cast<unsigned long long>(a.handled));
 }
 
 // A rank of the group, or the prefill rank, dies in the middle; requests go on elsewhere with the same tokens.

@@ -37,12 +37,18 @@ class filler {
     if constexpr (std::is_same_v<type, caf::meta::type_name_t>) {
     } else {
       ++fields;
-      if constexpr (std::is_same_v<type, bool>) x = true;
-      else if constexpr (std::is_enum_v<type>) x = static_cast<type>(1 + random_.below(3));
-      else if constexpr (std::is_arithmetic_v<type>) x = static_cast<type>(1 + random_.below(100));
-      else if constexpr (std::is_same_v<type, std::string>) x = "text " + std::to_string(random_.next());
-      else if constexpr (std::is_same_v<type, any_handle>) x = nullptr;  // handles need a network: tested with the driver
-      else inspect(*this, x);
+      if constexpr (std::is_same_v<type, bool>)
+        x = true;
+      else if constexpr (std::is_enum_v<type>)
+        x = static_cast<type>(1 + random_.below(3));
+      else if constexpr (std::is_arithmetic_v<type>)
+        x = static_cast<type>(1 + random_.below(100));
+      else if constexpr (std::is_same_v<type, std::string>)
+        x = "text " + std::to_string(random_.next());
+      else if constexpr (std::is_same_v<type, any_handle>)
+        x = nullptr;  // handles need a network: tested with the driver
+      else
+        inspect(*this, x);
     }
   }
   template <class T>

@@ -72,7 +72,8 @@ class sim_cluster::factory final : public role_factory {
   std::string node_;
 };
 
-sim_cluster::sim_cluster(cluster_options o) : options_(std::move(o)), random_(options_.seed, 9), agenda_(options_.seed) {
+sim_cluster::sim_cluster(cluster_options o)
+    : options_(std::move(o)), random_(options_.seed, 9), agenda_(options_.seed) {
   static const bool quiet = (log::init("test", std::getenv("TROUPE_TEST_LOG") ? "debug" : "off"), true);
   (void)quiet;
   sim::coordinator::install(config_, agenda_, options_.seed);
@@ -99,7 +100,8 @@ void sim_cluster::start_director() {
   director_options d;
   d.epoch = cluster_epoch{++director_epoch_};
   d.wanted.push_back({role::front, "front", options_.fronts});
-  for (uint32_t i = 0; i < options_.prefill; ++i) d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1});
+  for (uint32_t i = 0; i < options_.prefill; ++i)
+    d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1});
   if (options_.decode > 0) d.wanted.push_back({role::decode, "decode-0", options_.decode});
   director_ = spawn_director(*system_, net_->id(home), sim::coordinator::of(*system_).unit(), d);
   listeners_["director"] = caf::actor_cast<caf::strong_actor_ptr>(director_);

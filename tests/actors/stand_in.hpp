@@ -1,5 +1,5 @@
-// A stand-in engine for tests of the actors: tokens from a formula, steps that take virtual time, and a strict reading of
-// the engine's contract (every breach by a scheduler or rank aborts the test).
+// A stand-in engine for tests of the actors: tokens from a formula, steps that take virtual time, and a strict reading
+// of the engine's contract (every breach by a scheduler or rank aborts the test).
 #pragma once
 
 #include <deque>
@@ -29,7 +29,7 @@ struct stand_in_options {
   nanoseconds step{std::chrono::microseconds(500)}, per_row{std::chrono::microseconds(20)};
   nanoseconds deadline{std::chrono::milliseconds(200)};
   std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
-  std::function<bool()> step_fails;                      // asked at the end of a step: it fails, and nobody is suspected
+  std::function<bool()> step_fails;  // asked at the end of a step: it fails, and nobody is suspected
   stand_in_options() {
     facts.name = "stand-in";
     facts.window = 16;
@@ -145,7 +145,8 @@ class stand_in_engine final : public kernels::engine {
         TROUPE_CHECK(s.pages.size() * options_.facts.window >= q.position + q.rows, "chunk without pages");
         chunk += q.rows;
       } else {
-        TROUPE_CHECK(s.sampled && s.committed + 1 == s.known, "decode of slot {}: {} of {}", q.slot.value, s.committed, s.known);
+        TROUPE_CHECK(s.sampled && s.committed + 1 == s.known, "decode of slot {}: {} of {}", q.slot.value, s.committed,
+                     s.known);
         TROUPE_CHECK(s.pages.size() * options_.facts.window >= s.committed + 1, "decode without a page");
       }
       rows += std::max(1u, q.rows);
@@ -205,7 +206,8 @@ class stand_in_engine final : public kernels::engine {
         uint32_t drafts = s.open.speculate ? std::min({options_.limits.max_draft, budget, room}) : 0;
         budget -= drafts;
         out.drafted = drafts;
-        const auto accept = drafts == 0 ? 0 : static_cast<uint32_t>(token_at(~s.open.sampling.seed, s.known)) % (drafts + 1);
+        const auto accept =
+            drafts == 0 ? 0 : static_cast<uint32_t>(token_at(~s.open.sampling.seed, s.known)) % (drafts + 1);
         s.committed += 1;
         sample(s, out);
         for (uint32_t i = 0; i < accept && !s.finished; ++i) {
@@ -227,7 +229,8 @@ class stand_in_engine final : public kernels::engine {
     ++s.known;
     s.sampled = true;
     const uint32_t made = s.known - s.open.prompt_length;
-    if (t == options_.facts.eos && !s.open.stop.ignore_eos) out.finish = kernels::finish_reason::stop;
+    if (t == options_.facts.eos && !s.open.stop.ignore_eos)
+      out.finish = kernels::finish_reason::stop;
     else if (made >= s.open.stop.max_tokens || s.known >= options_.limits.max_context)
       out.finish = kernels::finish_reason::length;
     s.finished = out.finish != kernels::finish_reason::none;

@@ -62,7 +62,8 @@ TEST(token_stream, any_order_with_repeats) {
     const uint64_t n = 1 + random.below(12);
     for (uint64_t i = 0; i < n; ++i) {
       std::vector<kernels::token_id> tokens;
-      for (uint64_t k = random.below(4) + (i + 1 == n ? 0 : 1); k > 0; --k) tokens.push_back(static_cast<kernels::token_id>(at + tokens.size()));
+      for (uint64_t k = random.below(4) + (i + 1 == n ? 0 : 1); k > 0; --k)
+        tokens.push_back(static_cast<kernels::token_id>(at + tokens.size()));
       items.push_back(item(at, tokens, i + 1 == n));
       at += static_cast<uint32_t>(tokens.size());
     }

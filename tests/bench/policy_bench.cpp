@@ -92,11 +92,20 @@ void copy_split_of_a_layer(benchmark::State& state) {
 BENCHMARK(copy_split_of_a_layer)->Args({4, 400})->Args({64, 448})->Unit(benchmark::kMicrosecond);
 
 void eplb_of_40_layers(benchmark::State& state) {
-  eplb_input in{state.range(2) ? eplb_algorithm::balanced : eplb_algorithm::global, forty_layers(), static_cast<uint32_t>(state.range(1)), 1, 1,
+  eplb_input in{state.range(2) ? eplb_algorithm::balanced : eplb_algorithm::global,
+                forty_layers(),
+                static_cast<uint32_t>(state.range(1)),
+                1,
+                1,
                 static_cast<uint32_t>(state.range(0))};
   for (auto _ : state) benchmark::DoNotOptimize(plan_eplb(in));
 }
-BENCHMARK(eplb_of_40_layers)->ArgNames({"gpus", "slots", "balanced"})->Args({64, 448, 0})->Args({64, 448, 1})->Args({4, 400, 1})->Unit(benchmark::kMillisecond);
+BENCHMARK(eplb_of_40_layers)
+    ->ArgNames({"gpus", "slots", "balanced"})
+    ->Args({64, 448, 0})
+    ->Args({64, 448, 1})
+    ->Args({4, 400, 1})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace troupe::policies

@@ -1,4 +1,5 @@
-// The program's surface: exit codes, what goes to stdout and what to stderr, help, and mistakes that name what is wrong.
+// The program's surface: exit codes, what goes to stdout and what to stderr, help, and mistakes that name what is
+// wrong.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,14 +13,15 @@
 #include <thread>
 
 #include "tests/cli/run_program.hpp"
+#include "tests/support/damaged_model.hpp"
 
 namespace troupe::tests {
 namespace {
 
+using nlohmann::json;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-using nlohmann::json;
 
 const std::string tiny = std::string(TROUPE_TEST_DATA) + "/tiny-v41";
 const std::string local = std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml";
@@ -100,7 +102,8 @@ TEST(cli, version_and_doctor_as_json) {
   EXPECT_EQ(p.code, 0) << p.out << p.err;
   std::map<std::string, json> by_name;
   for (const auto& f : json::parse(p.out)) by_name[f["name"]] = f;
-  for (const char* name : {"cpu", "cores", "memory", "shared memory", "open files", "ucx", "data plane, tcp", "cuda", "nccl", "model"}) {
+  for (const char* name :
+       {"cpu", "cores", "memory", "shared memory", "open files", "ucx", "data plane, tcp", "cuda", "nccl", "model"}) {
     EXPECT_TRUE(by_name.contains(name)) << name;
   }
   EXPECT_EQ(by_name["model"]["verdict"], "good");
@@ -108,24 +111,12 @@ TEST(cli, version_and_doctor_as_json) {
 }
 
 TEST(cli, a_damaged_checkpoint_is_named_by_its_tensor) {
-  temporary_folder f;
-  std::filesystem::copy(tiny, f.path, std::filesystem::copy_options::recursive);
-  const std::string file = f.path + "/model.safetensors";
-  std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
-  {
-    std::fstream s(file, std::ios::binary | std::ios::in | std::ios::out);
-    uint64_t header = 0;
-    s.read(reinterpret_cast<char*>(&header), 8);
-    std::string text(header, 0);
-    s.read(text.data(), static_cast<std::streamsize>(header));
-    const uint64_t at = 8 + header + json::parse(text)["norm.weight"]["data_offsets"][0].get<uint64_t>();
-    s.seekp(static_cast<std::streamoff>(at));
-    s.write("\xff\xff", 2);
-  }
-  auto p = troupe({"doctor", "--model", f.path});
+  kernels::testing_support::damaged_model m;
+  m.damage("norm.weight", 0, 2);
+  auto p = troupe({"doctor", "--model", m.path()});
   EXPECT_EQ(p.code, 1);
   EXPECT_THAT(p.out, HasSubstr("norm.weight (1 from value 0"));
-  p = troupe({"generate", "--model", f.path, "--prompt", "x", "--max-tokens", "2"});
+  p = troupe({"generate", "--model", m.path(), "--prompt", "x", "--max-tokens", "2"});
   EXPECT_NE(p.code, 0);
   EXPECT_THAT(p.err, HasSubstr("norm.weight"));
 }
@@ -213,15 +204,16 @@ TEST(cli, config_check_names_every_mistake) {
 TEST(cli, verify_prints_a_line_per_golden_tensor) {
   auto p = troupe({"verify", "--model", tiny, "--golden", tiny});
   EXPECT_EQ(p.code, 0) << p.out << p.err;
-  for (const char* name : {"prompt.97.logits", "prompt.300.logits", "greedy.97.ids", "dspark.40.draft_ids", "encoder_replay.logits",
-                           "decoder_replay.97.first_full", "engram_gate", "index_sel"}) {
+  for (const char* name : {"prompt.97.logits", "prompt.300.logits", "greedy.97.ids", "dspark.40.draft_ids",
+                           "encoder_replay.logits", "decoder_replay.97.first_full", "engram_gate", "index_sel"}) {
     EXPECT_THAT(p.out, HasSubstr(name));
   }
   EXPECT_THAT(p.out, Not(HasSubstr("MISS")));
 }
 
 TEST(cli, generate_gives_the_same_tokens_with_and_without_drafts_and_in_company) {
-  std::vector<std::string> common{"generate", "--model", tiny, "--json", "--max-tokens", "12", "--seed", "11", "--temperature", "0.8", "--ignore-eos"};
+  std::vector<std::string> common{"generate", "--model",       tiny,  "--json",      "--max-tokens", "12", "--seed",
+                                  "11",       "--temperature", "0.8", "--ignore-eos"};
   auto with = [&](std::vector<std::string> more) {
     auto args = common;
     args.insert(args.end(), more.begin(), more.end());

@@ -55,8 +55,10 @@ program_result troupe(const std::vector<std::string>& args, const std::string& i
       if (fds[i].fd < 0 || !fds[i].revents) continue;
       char buffer[4096];
       ssize_t n = read(fds[i].fd, buffer, sizeof buffer);
-      if (n > 0) (i == 0 ? r.out : r.err).append(buffer, static_cast<size_t>(n));
-      else fds[i].fd = -1;
+      if (n > 0)
+        (i == 0 ? r.out : r.err).append(buffer, static_cast<size_t>(n));
+      else
+        fds[i].fd = -1;
     }
   }
   int status = 0;

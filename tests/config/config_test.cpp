@@ -15,7 +15,9 @@ using namespace std::chrono_literals;
 
 const std::string model = "model:\n  path: m\n";
 
-loaded from(const std::string& text, const std::vector<std::string>& set = {}) { return read_text(text, "c.yaml", "/base", set); }
+loaded from(const std::string& text, const std::vector<std::string>& set = {}) {
+  return read_text(text, "c.yaml", "/base", set);
+}
 
 TEST(config, defaults_come_from_the_tables) {
   loaded l = from(model);
@@ -29,7 +31,9 @@ TEST(config, defaults_come_from_the_tables) {
 }
 
 TEST(config, values_are_read_with_their_units) {
-  loaded l = from(model + "front:\n  max_body: 64KiB\n  listen: \"[::1]:0\"\ntransport:\n  step_deadline: 200ms\nengine: {speculation: false, isa: avx2}\ndecode:\n  ranks: 4\n  ep: 2\n");
+  loaded l = from(model +
+                  "front:\n  max_body: 64KiB\n  listen: \"[::1]:0\"\ntransport:\n  step_deadline: 200ms\nengine: "
+                  "{speculation: false, isa: avx2}\ndecode:\n  ranks: 4\n  ep: 2\n");
   ASSERT_TRUE(l.problems.empty()) << l.problems[0].text();
   EXPECT_EQ(l.values.front.max_body, 65536u);
   EXPECT_EQ(l.values.front.listen, (address{"::1", 0}));
@@ -53,7 +57,8 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"prefill:\n  ranks: 1.5\n", R"(c\.yaml:4:10: prefill\.ranks: '1\.5' is not a whole number)"},
       {"prefill:\n  ranks: -1\n", R"(c\.yaml:4:10: .*not a whole number)"},
       {"prefill:\n  ranks: 99999999999999999999\n", R"(c\.yaml:4:10: .*too large)"},
-      {"prefill:\n  ranks: [1]\n", R"(c\.yaml:4:10: prefill\.ranks: is a list; expected number of processes, e\.g\. 1)"},
+      {"prefill:\n  ranks: [1]\n",
+       R"(c\.yaml:4:10: prefill\.ranks: is a list; expected number of processes, e\.g\. 1)"},
       {"prefill:\n  ranks:\n", R"(c\.yaml:4:3: prefill\.ranks: has no value; .*)"},
       {"prefill: 3\n", R"(c\.yaml:3:10: prefill: is a value; expected keys.*)"},
       {"prefill:\n  ranks: 1\n  ranks: 2\n", R"(c\.yaml:5:3: prefill\.ranks: the key appears twice)"},
@@ -69,10 +74,12 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"front:\n  listen: 8000\n", R"(c\.yaml:4:11: front\.listen: '8000' is not an address: write HOST:PORT.*)"},
       {"front:\n  listen: example.org:80\n", R"(c\.yaml:4:11: .*neither an IP address nor localhost)"},
       {"front:\n  listen: 127.0.0.1:70000\n", R"(c\.yaml:4:11: .*port must be a number from 0 to 65535)"},
-      {"front:\n  listen: 0.0.0.0:8000\n", R"(c\.yaml: front\.listen: .*set front\.api_keys, or listen on 127\.0\.0\.1)"},
+      {"front:\n  listen: 0.0.0.0:8000\n",
+       R"(c\.yaml: front\.listen: .*set front\.api_keys, or listen on 127\.0\.0\.1)"},
       {"director:\n  listen: 10.0.0.1:1\n", R"(c\.yaml: director\.listen: .*not a loopback address.*)"},
       {"decode:\n  ranks: 3\n  ep: 2\n", R"(c\.yaml: decode\.ep: 2 does not divide decode\.ranks, which is 3)"},
-      {"cluster:\n  heartbeat: 5s\n  lost_after: 20s\n", R"(c\.yaml: cluster\.connection_timeout: must be at least three times cluster\.heartbeat)"},
+      {"cluster:\n  heartbeat: 5s\n  lost_after: 20s\n",
+       R"(c\.yaml: cluster\.connection_timeout: must be at least three times cluster\.heartbeat)"},
       {"cluster:\n  name: \"a\\nb\"\n", R"(c\.yaml:4:9: cluster\.name: is not a name: 1 to 64 letters, .*)"},
       {"prefill: {ranks: 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},
       {"- 1\n", R"(c\.yaml:\d+:\d+: not valid YAML: .*)"},
@@ -80,10 +87,12 @@ TEST(config, mistakes_name_file_line_column_and_key) {
   for (const row& r : rows) {
     loaded l = from(model + r.text);
     ASSERT_EQ(l.problems.size(), 1u) << r.text;
-    EXPECT_TRUE(std::regex_match(l.problems[0].text(), std::regex(r.want))) << r.text << "gave: " << l.problems[0].text() << "\nwant: " << r.want;
+    EXPECT_TRUE(std::regex_match(l.problems[0].text(), std::regex(r.want)))
+        << r.text << "gave: " << l.problems[0].text() << "\nwant: " << r.want;
   }
   EXPECT_EQ(from("").problems.at(0).text(), "c.yaml: model.path: is required: the folder of the checkpoint");
-  EXPECT_EQ(from("[1, 2]").problems.at(0).text(), "c.yaml:1:1: the file holds a list; expected sections, e.g. `model:`");
+  EXPECT_EQ(from("[1, 2]").problems.at(0).text(),
+            "c.yaml:1:1: the file holds a list; expected sections, e.g. `model:`");
 }
 
 TEST(config, every_mistake_is_reported_at_once) {
@@ -96,7 +105,8 @@ TEST(config, overrides_win_and_are_checked) {
   ASSERT_TRUE(l.problems.empty());
   EXPECT_EQ(l.values.front.listen.port, 2);
   EXPECT_EQ(l.values.decode.ranks, 2u);
-  EXPECT_EQ(from(model, {"front.lisen=127.0.0.1:2"}).problems.at(0).text(), "--set: front.lisen: unknown key; did you mean listen?");
+  EXPECT_EQ(from(model, {"front.lisen=127.0.0.1:2"}).problems.at(0).text(),
+            "--set: front.lisen: unknown key; did you mean listen?");
   EXPECT_EQ(from(model, {"nonsense"}).problems.at(0).text().find("--set: 'nonsense' is not an override"), 0u);
   EXPECT_EQ(from(model, {"decode.ranks=x"}).problems.at(0).text(), "--set: decode.ranks: 'x' is not a whole number");
 }
@@ -112,8 +122,10 @@ TEST(config, printing_and_reading_again_changes_nothing) {
 }
 
 TEST(config, a_cluster_name_cannot_leave_the_run_folder) {
-  for (const char* good : {"a", "prod-2", "my_cluster.v1", "0"}) EXPECT_TRUE(from(model, {std::string("cluster.name=") + good}).problems.empty()) << good;
-  for (const std::string& bad : {std::string(), std::string("."), std::string(".."), std::string("../x"), std::string("a/b"), std::string("a b"), std::string(65, 'x')}) {
+  for (const char* good : {"a", "prod-2", "my_cluster.v1", "0"})
+    EXPECT_TRUE(from(model, {std::string("cluster.name=") + good}).problems.empty()) << good;
+  for (const std::string& bad : {std::string(), std::string("."), std::string(".."), std::string("../x"),
+                                 std::string("a/b"), std::string("a b"), std::string(65, 'x')}) {
     loaded l = from(model, {"cluster.name=" + bad});
     ASSERT_EQ(l.problems.size(), 1u) << bad;
     EXPECT_NE(l.problems[0].text().find("cluster.name: is not a name"), std::string::npos) << l.problems[0].text();
@@ -154,8 +166,10 @@ TEST(config, docs_config_md_is_up_to_date) {
 }
 
 TEST(units, round_trips) {
-  for (uint64_t b : {0ull, 1ull, 1000ull, 1024ull, 1536ull, 1ull << 40, 116700000ull}) EXPECT_EQ(*parse_bytes(format_bytes(b)), b) << b;
-  for (auto d : std::initializer_list<std::chrono::nanoseconds>{0ns, 1ns, 1500us, 90s, 2h}) EXPECT_EQ(*parse_duration(format_duration(d)), d);
+  for (uint64_t b : {0ull, 1ull, 1000ull, 1024ull, 1536ull, 1ull << 40, 116700000ull})
+    EXPECT_EQ(*parse_bytes(format_bytes(b)), b) << b;
+  for (auto d : std::initializer_list<std::chrono::nanoseconds>{0ns, 1ns, 1500us, 90s, 2h})
+    EXPECT_EQ(*parse_duration(format_duration(d)), d);
   EXPECT_EQ(format_bytes(64ull << 20), "64MiB");
   EXPECT_EQ(format_duration(200ms), "200ms");
   EXPECT_FALSE(parse_bytes("18446744073709551615GiB"));

@@ -220,8 +220,8 @@ TEST(request, what_it_leaves_out_is_what_the_model_wants) {
   }
   EXPECT_EQ(with(R"({"do_sample": false, "temperature": 0.6})")->temperature, 0);
   EXPECT_EQ(*with(R"({"temperature": null})"), sampling_defaults{});
-  for (const char* bad : {"", "[]", R"({"temperature": 3})", R"({"temperature": "x"})", R"({"top_p": 0})",
-                          R"({"top_k": -5})"}) {
+  for (const char* bad :
+       {"", "[]", R"({"temperature": 3})", R"({"temperature": "x"})", R"({"top_p": 0})", R"({"top_k": -5})"}) {
     auto broken = with(bad);
     ASSERT_FALSE(broken) << bad;
     EXPECT_THAT(broken.error().message, ::testing::HasSubstr(path)) << bad;

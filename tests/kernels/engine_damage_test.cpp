@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "kernels/model/damage.hpp"
-#include "tests/kernels/damaged_model.hpp"
 #include "tests/kernels/engine_fixture.hpp"
+#include "tests/support/damaged_model.hpp"
 
 namespace troupe::kernels {
 namespace {
@@ -44,14 +44,16 @@ TEST(damage, is_found_by_name) {
   copy.damage("layers.2.attn.wq_a.weight", 5, 2);
   EXPECT_TRUE(names(copy, damage_scan::light).empty());
   EXPECT_EQ(names(copy, damage_scan::whole), (std::vector<std::string>{"layers.2.attn.wq_a.weight 5 2"}));
-  copy.damage("embed.weight", 10'000, 6);            // bf16
-  copy.damage("layers.1.hc_attn_base", 8, 4);        // f32
+  copy.damage("embed.weight", 10'000, 6);      // bf16
+  copy.damage("layers.1.hc_attn_base", 8, 4);  // f32
   copy.damage("layers.0.ffn.experts.3.w1.scale", 7, 1);
-  EXPECT_EQ(names(copy, damage_scan::light), (std::vector<std::string>{"embed.weight 5000 3", "layers.0.ffn.experts.3.w1.scale 7 1",
-                                                                       "layers.1.hc_attn_base 2 1"}));
+  EXPECT_EQ(names(copy, damage_scan::light),
+            (std::vector<std::string>{"embed.weight 5000 3", "layers.0.ffn.experts.3.w1.scale 7 1",
+                                      "layers.1.hc_attn_base 2 1"}));
   auto files = checkpoint::open_directory(copy.path());
   const auto text = damage_text(find_damage(*files, damage_scan::whole), 2);
-  for (const char* part : {"4 tensors hold", "embed.weight (3 from value 5000, in ", "model.safetensors)", "and 2 more"})
+  for (const char* part :
+       {"4 tensors hold", "embed.weight (3 from value 5000, in ", "model.safetensors)", "and 2 more"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
   EXPECT_EQ(damage_text({}), "");
 }

@@ -60,7 +60,8 @@ TEST(supervisor, stop_ends_stages_in_order_and_kills_what_does_not_listen) {
   folder f;
   supervisor s("/bin/sh", f.path);
   // Each waits in a read of a pipe that nobody writes to, so the shell gets the signal at once.
-  std::string wait_for_term = "trap 'echo stopped >> " + f.path + "/order; exit 0' TERM; echo up >&3; while :; do read x < " + f.path + "/never; done";
+  std::string wait_for_term = "trap 'echo stopped >> " + f.path +
+                              "/order; exit 0' TERM; echo up >&3; while :; do read x < " + f.path + "/never; done";
   ASSERT_EQ(0, system(("mkfifo " + f.path + "/never").c_str()));
   ASSERT_TRUE(s.start(script("polite", wait_for_term)));
   ASSERT_EQ(s.wait(30s).text, "up");

@@ -1,5 +1,5 @@
-// Splits of a batch among copies: tables, a validator that adds up rows, the linear-programming optimum by maximum flows, and
-// live loads fitted to a published figure.
+// Splits of a batch among copies: tables, a validator that adds up rows, the linear-programming optimum by maximum
+// flows, and live loads fitted to a published figure.
 #include "policies/copy_split.hpp"
 
 #include <gtest/gtest.h>
@@ -18,14 +18,16 @@ namespace {
 
 using copies_t = std::vector<std::vector<uint32_t>>;
 
-std::string broken_rule(const copies_t& copies, const std::vector<double>& rows, const copy_table& t, const copy_split_plan& p) {
+std::string broken_rule(const copies_t& copies, const std::vector<double>& rows, const copy_table& t,
+                        const copy_split_plan& p) {
   double total = std::accumulate(rows.begin(), rows.end(), 0.0), slack = 1e-9 * std::max(1.0, total), most = 0;
   std::vector<double> load(t.ranks, 0.0);
   for (size_t e = 0; e < copies.size(); ++e) {
     double sum = 0;
     for (uint32_t i = t.first[e]; i < t.first[e + 1]; ++i) {
       if (p.share[i] < 0) return "a negative share";
-      if (std::find(copies[e].begin(), copies[e].end(), t.rank[i]) == copies[e].end()) return "rows go where no copy is";
+      if (std::find(copies[e].begin(), copies[e].end(), t.rank[i]) == copies[e].end())
+        return "rows go where no copy is";
       sum += p.share[i];
       load[t.rank[i]] += p.share[i];
     }
@@ -48,17 +50,17 @@ TEST(copy_split, table) {
     double busiest;
   };
   const row table[] = {
-      {{}, {}, 1, 0},                                            // no experts
-      {{{0}}, {7}, 1, 7},                                        // one of everything
-      {{{0}, {1}}, {7, 3}, 2, 7},                                // nothing to split
-      {{{0}, {1}, {0, 1}}, {6, 2, 4}, 2, 6},                     // all of it to the idle one
-      {{{0}, {1}, {0, 1}}, {6, 2, 8}, 2, 8},                     // level
-      {{{0}, {1}, {1, 0, 1}}, {6, 2, 8}, 2, 8},                  // two copies on a rank count as one
-      {{{0, 1}, {1, 2}, {2, 3}}, {12, 0, 0}, 4, 6},              // neighbours do not help where they have no copy
-      {{{0, 1}, {1, 2}, {2, 3}, {0}}, {4, 4, 4, 4}, 4, 4},       // a chain passes load on
+      {{}, {}, 1, 0},                                       // no experts
+      {{{0}}, {7}, 1, 7},                                   // one of everything
+      {{{0}, {1}}, {7, 3}, 2, 7},                           // nothing to split
+      {{{0}, {1}, {0, 1}}, {6, 2, 4}, 2, 6},                // all of it to the idle one
+      {{{0}, {1}, {0, 1}}, {6, 2, 8}, 2, 8},                // level
+      {{{0}, {1}, {1, 0, 1}}, {6, 2, 8}, 2, 8},             // two copies on a rank count as one
+      {{{0, 1}, {1, 2}, {2, 3}}, {12, 0, 0}, 4, 6},         // neighbours do not help where they have no copy
+      {{{0, 1}, {1, 2}, {2, 3}, {0}}, {4, 4, 4, 4}, 4, 4},  // a chain passes load on
       {{{0, 1, 2, 3}}, {10}, 4, 2.5},
-      {{{0, 1}, {0, 1}}, {0, 0}, 2, 0},                          // no rows
-      {{{0, 1}, {0}}, {1e30, 1e30}, 2, 1e30},                    // huge
+      {{{0, 1}, {0, 1}}, {0, 0}, 2, 0},        // no rows
+      {{{0, 1}, {0}}, {1e30, 1e30}, 2, 1e30},  // huge
   };
   for (const auto& r : table) {
     auto t = make_copy_table(r.copies, r.ranks);
@@ -108,7 +110,8 @@ TEST(copy_split, random_placements_against_maximum_flow) {
     copies_t copies(experts);
     std::vector<double> rows(experts);
     for (uint32_t e = 0; e < experts; ++e) {
-      for (uint64_t n = 1 + random.below(std::min(ranks, 3u)); n > 0; --n) copies[e].push_back(static_cast<uint32_t>(random.below(ranks)));
+      for (uint64_t n = 1 + random.below(std::min(ranks, 3u)); n > 0; --n)
+        copies[e].push_back(static_cast<uint32_t>(random.below(ranks)));
       std::sort(copies[e].begin(), copies[e].end());
       copies[e].erase(std::unique(copies[e].begin(), copies[e].end()), copies[e].end());
       rows[e] = static_cast<double>(random.below(4) ? random.below(100) : random.below(1000));
@@ -122,28 +125,32 @@ TEST(copy_split, random_placements_against_maximum_flow) {
     if (best > 0) worst = std::max(worst, plan->busiest / best);
     ASSERT_LE(plan->busiest, best * 1.01 + 1e-9) << "load " << i << ": " << plan->reason;
   }
-  std::printf("seed %lu: worst of %d splits %.3f %% above the optimum\n", seed, tests::cases(500, 60), 100 * (worst - 1));
+  std::printf("seed %lu: worst of %d splits %.3f %% above the optimum\n", seed, tests::cases(500, 60),
+              100 * (worst - 1));
 }
 
-// --- live loads -------------------------------------------------------------------------------------------------------
+// --- live loads
+// -------------------------------------------------------------------------------------------------------
 
 struct deployment {
   const char* name;
   uint32_t gpus, slots;
   live_step step;
 };
-// Prefill: four ranks, each with one chunk of 32,768 tokens of one request; 4 redundant experts per GPU. Decode: 60 sequences
-// per rank with 1 + 3.58 rows each (the published production point); one redundant expert per GPU. 6 experts per row.
+// Prefill: four ranks, each with one chunk of 32,768 tokens of one request; 4 redundant experts per GPU. Decode: 60
+// sequences per rank with 1 + 3.58 rows each (the published production point); one redundant expert per GPU. 6 experts
+// per row.
 const deployment prefill{"EP4 prefill", 4, 400, {4, 4ull * 32768 * 6, false}};
 const deployment decode{"EP64 decode", 64, 448, {64 * 60, 64ull * 60 * 458 / 100 * 6, true}};
 
 struct live_result {
   double even = 0, split = 0, lagged = 0, smooth = 0, optimum = 0;  // lb per step, averaged
-  double worst_gap = 0;                                 // of split over the optimum
+  double worst_gap = 0;                                             // of split over the optimum
   double sweeps = 0;
 };
 
-live_result serve(const live_model& m, const deployment& d, eplb_algorithm algorithm, uint64_t seed, int layers, int steps, bool solve) {
+live_result serve(const live_model& m, const deployment& d, eplb_algorithm algorithm, uint64_t seed, int layers,
+                  int steps, bool solve) {
   live_result out;
   for (int l = 0; l < layers; ++l) {
     // A stream per layer and step: the same noise whatever the model's parameters, so that fits are smooth.
@@ -160,7 +167,8 @@ live_result serve(const live_model& m, const deployment& d, eplb_algorithm algor
     auto plan = plan_eplb({algorithm, {window}, d.slots, 1, 1, d.gpus});
     EXPECT_TRUE(plan);
     copies_t copies(m.experts);
-    for (uint32_t s = 0; s < d.slots; ++s) copies[static_cast<size_t>(plan->phy2log[0][s])].push_back(s / (d.slots / d.gpus));
+    for (uint32_t s = 0; s < d.slots; ++s)
+      copies[static_cast<size_t>(plan->phy2log[0][s])].push_back(s / (d.slots / d.gpus));
     auto table = make_copy_table(copies, d.gpus);
     EXPECT_TRUE(table);
     std::vector<double> previous, average, mix;
@@ -171,7 +179,8 @@ live_result serve(const live_model& m, const deployment& d, eplb_algorithm algor
         double sum = 0;
         for (uint32_t i = table->first[e]; i < table->first[e + 1]; ++i) sum += share[i];
         for (uint32_t i = table->first[e]; i < table->first[e + 1]; ++i) {
-          load[table->rank[i]] += counts[e] * (sum > 0 ? share[i] / sum : 1.0 / (table->first[e + 1] - table->first[e]));
+          load[table->rank[i]] +=
+              counts[e] * (sum > 0 ? share[i] / sum : 1.0 / (table->first[e + 1] - table->first[e]));
         }
       }
       return *std::max_element(load.begin(), load.end());
@@ -197,7 +206,8 @@ live_result serve(const live_model& m, const deployment& d, eplb_algorithm algor
       }
       previous = split->share;
       average.resize(counts.size());
-      for (size_t e = 0; e < counts.size(); ++e) average[e] = s == 0 ? counts[e] : average[e] + (counts[e] - average[e]) / std::min(s + 1, 16);
+      for (size_t e = 0; e < counts.size(); ++e)
+        average[e] = s == 0 ? counts[e] : average[e] + (counts[e] - average[e]) / std::min(s + 1, 16);
     }
   }
   return out;
@@ -212,20 +222,25 @@ TEST(copy_split, live_loads) {
   // Fit: the published live lb of EP4 is 1.074. Only the drift (how much requests differ) moves it; bisection.
   live_model m;
   double low = 0.1, high = 2, fitted = 0, drift = 0;
-  for (int i = 0; i < 10; ++i) {  // the placement jumps with the loads, so lb is not quite continuous: the closest one counts
+  for (int i = 0; i < 10;
+       ++i) {  // the placement jumps with the loads, so lb is not quite continuous: the closest one counts
     m.drift = (low + high) / 2;
     double lb = serve(m, prefill, eplb_algorithm::global, seed, 2 * layers, 2 * steps, false).even;
     if (std::abs(lb - 1.074) < std::abs(fitted - 1.074)) fitted = lb, drift = m.drift;
     (lb < 1.074 ? low : high) = m.drift;
   }
   m.drift = drift;
-  std::printf("fit: skew %.2f, wander %.2f, drift %.3f -> global at EP4 %.4f (published 1.074)\n", m.skew, m.wander, m.drift, fitted);
+  std::printf("fit: skew %.2f, wander %.2f, drift %.3f -> global at EP4 %.4f (published 1.074)\n", m.skew, m.wander,
+              m.drift, fitted);
   EXPECT_NEAR(fitted, 1.074, 0.002);
   for (const auto& d : {prefill, decode}) {
     for (auto a : {eplb_algorithm::global, eplb_algorithm::balanced}) {
       auto r = serve(m, d, a, seed + 1, layers, steps, true);
-      std::printf("%s, %s: even %.4f, copy_split %.4f (%.1f sweeps; fractions of the previous step %.4f, of the last 16 %.4f), optimum %.4f, worst gap %.2f %%\n", d.name,
-                  a == eplb_algorithm::global ? "global" : "balanced", r.even, r.split, r.sweeps, r.lagged, r.smooth, r.optimum, 100 * r.worst_gap);
+      std::printf(
+          "%s, %s: even %.4f, copy_split %.4f (%.1f sweeps; fractions of the previous step %.4f, of the last 16 %.4f), "
+          "optimum %.4f, worst gap %.2f %%\n",
+          d.name, a == eplb_algorithm::global ? "global" : "balanced", r.even, r.split, r.sweeps, r.lagged, r.smooth,
+          r.optimum, 100 * r.worst_gap);
       EXPECT_LE(r.worst_gap, 0.01);
       EXPECT_LT(r.split, r.even);
       if (d.gpus == 64 && a == eplb_algorithm::global) {

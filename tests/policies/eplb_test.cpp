@@ -1,5 +1,5 @@
-// Placement of experts: the published mapping, our own against it on Zipf-like loads, moves from a present placement, and a
-// validator that shares nothing with the planner.
+// Placement of experts: the published mapping, our own against it on Zipf-like loads, moves from a present placement,
+// and a validator that shares nothing with the planner.
 #include "policies/eplb.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ bool long_run() { return std::getenv("TROUPE_LONG") != nullptr; }
 // What every plan must satisfy, as sentences; loads are added up anew.
 std::string broken_rule(const eplb_input& in, const eplb_plan& p) {
   const size_t layers = in.weights.size(), experts = in.weights[0].size();
-  if (p.phy2log.size() != layers || p.log2phy.size() != layers || p.counts.size() != layers || p.lb.size() != layers) return "layers are missing";
+  if (p.phy2log.size() != layers || p.log2phy.size() != layers || p.counts.size() != layers || p.lb.size() != layers)
+    return "layers are missing";
   for (size_t l = 0; l < layers; ++l) {
     if (p.phy2log[l].size() != in.slots) return "slots are missing";
     std::map<int, std::set<int>> places;
@@ -50,7 +51,8 @@ std::string broken_rule(const eplb_input& in, const eplb_plan& p) {
       double load = 0;
       for (int e : experts_there) {
         load += in.weights[l][static_cast<size_t>(e)] / static_cast<double>(places[e].size());
-        if (in.algorithm == eplb_algorithm::balanced && experts_there.count(e) > 1) return "two copies of an expert on one GPU";
+        if (in.algorithm == eplb_algorithm::balanced && experts_there.count(e) > 1)
+          return "two copies of an expert on one GPU";
       }
       most = std::max(most, load);
       sum += load;
@@ -137,10 +139,12 @@ TEST(eplb, published_example_to_the_index) {
   EXPECT_EQ(fallback->phy2log, table[1].phy2log);
   auto ours = plan_eplb({eplb_algorithm::balanced, readme_weights, 16, 1, 1, 8});
   auto theirs = plan_eplb({eplb_algorithm::global, readme_weights, 16, 1, 1, 8});
-  std::printf("published example: global %.4f %.4f, balanced %.4f %.4f\n", theirs->lb[0], theirs->lb[1], ours->lb[0], ours->lb[1]);
+  std::printf("published example: global %.4f %.4f, balanced %.4f %.4f\n", theirs->lb[0], theirs->lb[1], ours->lb[0],
+              ours->lb[1]);
   for (size_t l = 0; l < 2; ++l) {
     EXPECT_LE(ours->lb[l], theirs->lb[l] + 1e-9) << ours->reason;
-    std::printf("  layer %zu: no placement without two copies of an expert on a GPU is better than %.4f\n", l, best_pairs_without_doubles(readme_weights[l], 16));
+    std::printf("  layer %zu: no placement without two copies of an expert on a GPU is better than %.4f\n", l,
+                best_pairs_without_doubles(readme_weights[l], 16));
   }
 }
 
@@ -151,16 +155,16 @@ TEST(eplb, edges) {
     double lb;  // of balanced
   };
   const row table[] = {
-      {{7}, 1, 1, 1},                    // one of everything
-      {{7}, 4, 4, 1},                    // one expert everywhere
-      {{0, 0, 0, 0}, 4, 2, 1},           // no load at all
-      {{0, 0, 5, 0}, 4, 2, 2},           // all load on one expert, no spare slot
-      {{0, 0, 5, 0}, 6, 2, 1},           // and with a spare slot on each GPU
-      {{3, 3, 3, 3}, 4, 2, 1},           // equal
-      {{3, 3, 3, 3}, 8, 2, 1},           // every expert on every GPU
-      {{100, 1}, 4, 2, 1},               // global puts 100 three times
-      {{1e30, 1e30, 1e30}, 6, 3, 1},     // huge
-      {{1e-30, 1e-30}, 2, 2, 1},         // tiny
+      {{7}, 1, 1, 1},                            // one of everything
+      {{7}, 4, 4, 1},                            // one expert everywhere
+      {{0, 0, 0, 0}, 4, 2, 1},                   // no load at all
+      {{0, 0, 5, 0}, 4, 2, 2},                   // all load on one expert, no spare slot
+      {{0, 0, 5, 0}, 6, 2, 1},                   // and with a spare slot on each GPU
+      {{3, 3, 3, 3}, 4, 2, 1},                   // equal
+      {{3, 3, 3, 3}, 8, 2, 1},                   // every expert on every GPU
+      {{100, 1}, 4, 2, 1},                       // global puts 100 three times
+      {{1e30, 1e30, 1e30}, 6, 3, 1},             // huge
+      {{1e-30, 1e-30}, 2, 2, 1},                 // tiny
       {{6, 5, 4, 3, 2, 1}, 6, 2, 1 + 1.0 / 21},  // 11 : 10 is the best split
   };
   for (const auto& r : table) {
@@ -179,22 +183,22 @@ TEST(eplb, edges) {
 TEST(eplb, impossible_input) {
   const std::vector<std::vector<double>> w{{1, 2, 3, 4}};
   const eplb_input table[] = {
-      {eplb_algorithm::global, {}, 4, 1, 1, 2},                         // no layers
-      {eplb_algorithm::global, {{}}, 4, 1, 1, 2},                       // no experts
-      {eplb_algorithm::global, w, 2, 1, 1, 2},                          // fewer slots than experts
-      {eplb_algorithm::global, w, 5, 1, 1, 2},                          // slots that do not divide
-      {eplb_algorithm::global, w, 4, 1, 1, 0},                          // no GPUs
-      {eplb_algorithm::global, w, 0, 1, 1, 2},                          // no slots
-      {eplb_algorithm::hierarchical, w, 4, 3, 3, 1},                    // experts that do not divide into groups
-      {eplb_algorithm::hierarchical, w, 4, 2, 2, 1},                    // GPUs that do not divide among nodes
-      {eplb_algorithm::balanced, w, 20, 1, 1, 2},                       // more slots on a GPU than experts
-      {eplb_algorithm::global, {{1, 2, 3, -4}}, 4, 1, 1, 2},            // a negative load
+      {eplb_algorithm::global, {}, 4, 1, 1, 2},               // no layers
+      {eplb_algorithm::global, {{}}, 4, 1, 1, 2},             // no experts
+      {eplb_algorithm::global, w, 2, 1, 1, 2},                // fewer slots than experts
+      {eplb_algorithm::global, w, 5, 1, 1, 2},                // slots that do not divide
+      {eplb_algorithm::global, w, 4, 1, 1, 0},                // no GPUs
+      {eplb_algorithm::global, w, 0, 1, 1, 2},                // no slots
+      {eplb_algorithm::hierarchical, w, 4, 3, 3, 1},          // experts that do not divide into groups
+      {eplb_algorithm::hierarchical, w, 4, 2, 2, 1},          // GPUs that do not divide among nodes
+      {eplb_algorithm::balanced, w, 20, 1, 1, 2},             // more slots on a GPU than experts
+      {eplb_algorithm::global, {{1, 2, 3, -4}}, 4, 1, 1, 2},  // a negative load
       {eplb_algorithm::global, {{1, 2, 3, NAN}}, 4, 1, 1, 2},
       {eplb_algorithm::global, {{1, 2, 3, INFINITY}}, 4, 1, 1, 2},
-      {eplb_algorithm::global, {{1, 2, 3, 4}, {1, 2}}, 4, 1, 1, 2},     // ragged
-      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2}}},           // current of another shape
-      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2, 4}}},        // an expert that does not exist
-      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2, 2}}},        // an expert that is nowhere
+      {eplb_algorithm::global, {{1, 2, 3, 4}, {1, 2}}, 4, 1, 1, 2},  // ragged
+      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2}}},        // current of another shape
+      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2, 4}}},     // an expert that does not exist
+      {eplb_algorithm::balanced, w, 4, 1, 1, 2, {{0, 1, 2, 2}}},     // an expert that is nowhere
       {eplb_algorithm::global, w, UINT32_MAX, 1, 1, 1},
   };
   for (const auto& in : table) {
@@ -244,7 +248,8 @@ TEST(eplb, random_small_shapes_keep_the_rules) {
     ASSERT_EQ(broken_rule(next, *moved), "") << i;
     if (next.current == plan->phy2log) {
       EXPECT_LE(moved->moved, next.max_moves);
-      for (size_t l = 0; l < in.weights.size(); ++l) EXPECT_LE(moved->lb[l], eplb_lb(next.weights[l], next.current[l], gpus) + 1e-9);
+      for (size_t l = 0; l < in.weights.size(); ++l)
+        EXPECT_LE(moved->lb[l], eplb_lb(next.weights[l], next.current[l], gpus) + 1e-9);
     }
   }
 }
@@ -254,7 +259,8 @@ TEST(eplb, hierarchical_keeps_groups_on_one_node) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   rng random{seed};
   for (int i = 0; i < tests::cases(500, 100); ++i) {
-    auto nodes = static_cast<uint32_t>(1 + random.below(3)), groups = nodes * static_cast<uint32_t>(1 + random.below(3));
+    auto nodes = static_cast<uint32_t>(1 + random.below(3)),
+         groups = nodes * static_cast<uint32_t>(1 + random.below(3));
     auto gpus = nodes * static_cast<uint32_t>(1 + random.below(3)), size = static_cast<uint32_t>(1 + random.below(4));
     const uint32_t experts = groups * size;
     const uint32_t slots = gpus * ((experts + gpus - 1) / gpus + static_cast<uint32_t>(random.below(3)));
@@ -309,9 +315,11 @@ TEST(eplb, static_loads_never_worse_than_the_published_algorithm) {
         }
       }
     }
-    std::printf("EP%u, %u slots: global lb %.5f (%.3f GPUs per layer hold an expert twice), balanced %.5f, at worst %.5f; %.2f ms per 40 layers\n",
-                s.gpus, s.slots, global_sum / loads / layers, static_cast<double>(doubles) / loads / layers, ours_sum / loads / layers,
-                ours_worst, spent);
+    std::printf(
+        "EP%u, %u slots: global lb %.5f (%.3f GPUs per layer hold an expert twice), balanced %.5f, at worst %.5f; %.2f "
+        "ms per 40 layers\n",
+        s.gpus, s.slots, global_sum / loads / layers, static_cast<double>(doubles) / loads / layers,
+        ours_sum / loads / layers, ours_worst, spent);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     EXPECT_LT(spent, 20) << "ms of one core for 40 layers";
 #endif
@@ -353,9 +361,11 @@ TEST(eplb, few_moves_for_most_of_the_gain) {
       best += scratch->lb[l] / 8;
       all += eplb_moves(first->phy2log[l], scratch->phy2log[l], r.gpus);
     }
-    std::printf("EP%u drift %.1f: lb %.4f -> %.4f (from scratch %.4f), %.1f %% of the gain, %.1f %% of the copies move, %.2f ms per layer; from scratch %.1f %% move\n",
-                r.gpus, r.drift, before, after, best, 100 * (before - after) / (before - best), 100.0 * moved->moved / (8 * r.slots),
-                spent, 100.0 * all / (8 * r.slots));
+    std::printf(
+        "EP%u drift %.1f: lb %.4f -> %.4f (from scratch %.4f), %.1f %% of the gain, %.1f %% of the copies move, %.2f "
+        "ms per layer; from scratch %.1f %% move\n",
+        r.gpus, r.drift, before, after, best, 100 * (before - after) / (before - best),
+        100.0 * moved->moved / (8 * r.slots), spent, 100.0 * all / (8 * r.slots));
     EXPECT_LE(moved->moved, with.max_moves);
     EXPECT_GE(before - after, 0.95 * (before - best));
   }

@@ -59,9 +59,10 @@ class max_flow {
   double epsilon_ = 0;
 };
 
-/// Smallest T such that all rows of every expert fit on its ranks with at most T per rank. Newton's method on the cut: a T that
-/// does not fit yields a set of ranks whose own rows are more than T each, and that mean is the next T.
-inline double exact_split(const std::vector<std::vector<uint32_t>>& copies, const std::vector<double>& rows, uint32_t ranks) {
+/// Smallest T such that all rows of every expert fit on its ranks with at most T per rank. Newton's method on the cut:
+/// a T that does not fit yields a set of ranks whose own rows are more than T each, and that mean is the next T.
+inline double exact_split(const std::vector<std::vector<uint32_t>>& copies, const std::vector<double>& rows,
+                          uint32_t ranks) {
   const double total = std::accumulate(rows.begin(), rows.end(), 0.0), epsilon = 1e-9 * std::max(total, 1.0);
   const size_t experts = rows.size(), source = experts + ranks, sink = source + 1;
   double t = total / ranks;

@@ -32,12 +32,12 @@ TEST(hit_length, bounded_table) {
       {50'000, 0, {128}, 0, 0},                 // nothing stored
       {50'000, 256, {256, 128}, 256, 0},
       {50'000, 256, {}, 128, 128},
-      {50'000, 128, {}, 0, 0},                  // one block, no snapshot: nothing would be left
+      {50'000, 128, {}, 0, 0},  // one block, no snapshot: nothing would be left
       {50'000, 128, {128}, 128, 0},
-      {134, 128, {128}, 0, 0},                  // the last 134 tokens are always run
+      {134, 128, {128}, 0, 0},  // the last 134 tokens are always run
       {261, 256, {128}, 0, 0},
-      {262, 256, {128}, 128, 0},                // 262 - 134 = 128
-      {300, 256, {128}, 128, 0},                // the worked example of resume
+      {262, 256, {128}, 128, 0},  // 262 - 134 = 128
+      {300, 256, {128}, 128, 0},  // the worked example of resume
       {300, 256, {}, 0, 0},
       {0, 0, {}, 0, 0},
       {1, 0, {}, 0, 0},
@@ -59,13 +59,13 @@ TEST(hit_length, exact_table) {
     uint32_t reuse, replay;
   };
   const row table[] = {
-      {50'000, 49'920, {}, 47'104, 2'688},                // 21 blocks rebuild the windows of 20 layers and layer 20
-      {50'000, 49'920, {49'792}, 49'792, 0},              // a snapshot at the end: nothing to rebuild
+      {50'000, 49'920, {}, 47'104, 2'688},    // 21 blocks rebuild the windows of 20 layers and layer 20
+      {50'000, 49'920, {49'792}, 49'792, 0},  // a snapshot at the end: nothing to rebuild
       {50'000, 49'920, {49'664, 30'000 / 128 * 128}, 49'664, 128},  // the newest one before the end
-      {50'000, 49'920, {256}, 47'104, 2'688},             // too old to help
-      {50'000, 2'688, {}, 0, 0},                          // no more stored than the replay needs
+      {50'000, 49'920, {256}, 47'104, 2'688},                       // too old to help
+      {50'000, 2'688, {}, 0, 0},                                    // no more stored than the replay needs
       {50'000, 2'816, {}, 128, 2'688},
-      {50'000, 2'688, {128}, 128, 2'560},                 // a snapshot saves the short hit
+      {50'000, 2'688, {128}, 128, 2'560},  // a snapshot saves the short hit
       {300, 256, {}, 0, 0},
       {300, 256, {128}, 128, 0},
   };
@@ -80,9 +80,9 @@ TEST(hit_length, exact_table) {
 }
 
 TEST(hit_length, impossible_input) {
-  EXPECT_FALSE(plan_hit_length(bounded(50'000, 100, {})));       // no whole blocks
-  EXPECT_FALSE(plan_hit_length(bounded(100, 128, {})));          // more stored than asked for
-  EXPECT_FALSE(plan_hit_length(bounded(50'000, 128, {130})));    // a snapshot inside a block
+  EXPECT_FALSE(plan_hit_length(bounded(50'000, 100, {})));     // no whole blocks
+  EXPECT_FALSE(plan_hit_length(bounded(100, 128, {})));        // more stored than asked for
+  EXPECT_FALSE(plan_hit_length(bounded(50'000, 128, {130})));  // a snapshot inside a block
   auto in = bounded(50'000, 128, {});
   in.block = 0;
   EXPECT_FALSE(plan_hit_length(in));
@@ -106,7 +106,8 @@ std::string broken_rule(const hit_length_input& in, const hit_length_plan& plan)
   if (plan.reuse % in.block || plan.replay % in.block) return "parts of blocks";
   if (plan.reuse == 0 && plan.replay != 0) return "replays without reusing anything";
   if (read > in.block_hit_tokens) return "reads blocks that are not stored";
-  if (!in.hit_limit && read > 0 && read + in.block + in.backtrack > in.prompt_tokens) return "reuses the tail that must be run";
+  if (!in.hit_limit && read > 0 && read + in.block + in.backtrack > in.prompt_tokens)
+    return "reuses the tail that must be run";
   if (in.hit_limit && read > *in.hit_limit) return "reuses more than the resume allows";
   uint64_t need = in.exact ? uint64_t{in.block} * (in.encoder_layers + 1) : in.block;
   bool snapshot = false;
@@ -128,14 +129,16 @@ TEST(hit_length, random_inputs_keep_the_rules_and_nothing_better_does) {
     in.exact = random.below(2);
     in.encoder_layers = static_cast<uint32_t>(random.below(5));
     if (random.below(3) == 0) in.hit_limit = static_cast<uint32_t>(random.below(20) * in.block);
-    for (uint64_t n = random.below(4); n > 0; --n) in.snapshots.push_back(static_cast<uint32_t>(1 + random.below(30)) * in.block);
+    for (uint64_t n = random.below(4); n > 0; --n)
+      in.snapshots.push_back(static_cast<uint32_t>(1 + random.below(30)) * in.block);
     auto plan = plan_hit_length(in);
     ASSERT_TRUE(plan) << plan.error().message;
     ASSERT_EQ(broken_rule(in, *plan), "") << plan->reason;
     // Exhaustive: no legal plan reuses more.
     for (uint32_t reuse = plan->reuse + in.block; reuse <= in.block_hit_tokens; reuse += in.block) {
       for (uint32_t replay = 0; reuse + replay <= in.block_hit_tokens; replay += in.block) {
-        ASSERT_NE(broken_rule(in, {reuse, replay, {}}), "") << "reuse " << reuse << " was possible, planned " << plan->reuse;
+        ASSERT_NE(broken_rule(in, {reuse, replay, {}}), "")
+            << "reuse " << reuse << " was possible, planned " << plan->reuse;
       }
     }
   }
@@ -145,8 +148,12 @@ TEST(hit_length, from_the_shell) {
   const auto* p = find_policy("hit_length");
   ASSERT_TRUE(p);
   auto run = [&](const char* text) { return p->run(nlohmann::json::parse(text)); };
-  EXPECT_EQ((*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshot":true,"block":128,"backtrack":6})"))["reuse"], 49792);
-  EXPECT_EQ((*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshot":false,"block":128,"backtrack":6})"))["reuse"], 49664);
+  EXPECT_EQ(
+      (*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshot":true,"block":128,"backtrack":6})"))["reuse"],
+      49792);
+  EXPECT_EQ(
+      (*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshot":false,"block":128,"backtrack":6})"))["reuse"],
+      49664);
   EXPECT_EQ((*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshots":[128,49792]})"))["reuse"], 49792);
   EXPECT_EQ((*run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"exact":true})"))["replay"], 2688);
   EXPECT_FALSE(run(R"({"prompt_tokens":50000,"block_hit_tokens":49920,"snapshot":"yes"})"));

@@ -9,10 +9,11 @@
 
 namespace troupe::policies {
 
-/// Requests differ: request r picks expert e of a layer with probability proportional to p_e exp(drift * N(0,1)), fixed for
-/// the request. p itself is a Zipf-like popularity to the power `skew`, and wanders by exp(wander * N(0,1)) per expert from
-/// the window that a placement is made from to the steps that it serves. A step routes rows of `requests` requests, equally
-/// many each, and the counts are drawn from the multinomial distribution (exactly, binomial by binomial).
+/// Requests differ: request r picks expert e of a layer with probability proportional to p_e exp(drift * N(0,1)), fixed
+/// for the request. p itself is a Zipf-like popularity to the power `skew`, and wanders by exp(wander * N(0,1)) per
+/// expert from the window that a placement is made from to the steps that it serves. A step routes rows of `requests`
+/// requests, equally many each, and the counts are drawn from the multinomial distribution (exactly, binomial by
+/// binomial).
 struct live_model {
   double skew = 1, drift = 1, wander = 0.05;
   uint32_t experts = 384;
@@ -21,7 +22,7 @@ struct live_model {
 /// One kind of step.
 struct live_step {
   uint32_t requests = 0;
-  uint64_t picks = 0;    // rows x experts per row
+  uint64_t picks = 0;     // rows x experts per row
   bool persists = false;  // the same requests in every step (decode), not new ones (prefill)
 };
 
@@ -54,9 +55,10 @@ inline live_layer make_live_layer(rng& random, const live_model& m) {
   return out;
 }
 
-/// What the requests of a step ask for together. Up to 64 requests are drawn one by one; beyond, the mean of their factors is drawn from its
-/// normal limit, which has the same mean and variance.
-inline std::vector<double> draw_mix(rng& random, const live_model& m, const std::vector<double>& popularity, const live_step& step) {
+/// What the requests of a step ask for together. Up to 64 requests are drawn one by one; beyond, the mean of their
+/// factors is drawn from its normal limit, which has the same mean and variance.
+inline std::vector<double> draw_mix(rng& random, const live_model& m, const std::vector<double>& popularity,
+                                    const live_step& step) {
   const double mean = std::exp(m.drift * m.drift / 2), variance = (std::exp(m.drift * m.drift) - 1) * mean * mean;
   std::vector<double> p(m.experts, 0.0);
   if (step.requests <= 64) {
@@ -76,7 +78,8 @@ inline std::vector<double> draw_mix(rng& random, const live_model& m, const std:
 }
 
 /// Counts per expert of one step of that mix.
-inline std::vector<double> draw_counts(rng& random, const live_model& m, const std::vector<double>& p, const live_step& step) {
+inline std::vector<double> draw_counts(rng& random, const live_model& m, const std::vector<double>& p,
+                                       const live_step& step) {
   std::vector<double> counts(m.experts);
   rng_bits bits{random};
   uint64_t left = step.picks;

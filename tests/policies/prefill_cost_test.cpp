@@ -1,4 +1,5 @@
-// Chunk sizes against the published illustration, a validator that only evaluates the cost, and the fit on noisy samples.
+// Chunk sizes against the published illustration, a validator that only evaluates the cost, and the fit on noisy
+// samples.
 #include "policies/prefill_cost.hpp"
 
 #include <gtest/gtest.h>
@@ -44,26 +45,28 @@ TEST(prefill_cost, edges) {
     uint32_t cap, tokens;
   };
   const row table[] = {
-      {0, 0, article, 32768, 0},                    // no time, no tokens
-      {8'999, 0, article, 32768, 0},                // a nanosecond short of one token
-      {9'001, 0, article, 32768, 1},                // just one
-      {article_budget, 0, article, 0, 0},           // nothing left to run
-      {article_budget, 0, article, 1, 1},           // the cap decides
-      {100, 0, {0, 0, 10}, 32768, 10},              // linear
-      {100, 7, {0, 1, 0}, 32768, 14},               // prefix only: 100 / 7
-      {100, 0, {1, 0, 0}, 32768, 10},               // square only
-      {100, 0, {0, 1, 0}, 32768, 32768},            // free because nothing is cached
-      {UINT64_MAX, UINT64_MAX, article, 32768, 49}, // huge: 1.8e19 / (0.02 * 1.8e19)
+      {0, 0, article, 32768, 0},                     // no time, no tokens
+      {8'999, 0, article, 32768, 0},                 // a nanosecond short of one token
+      {9'001, 0, article, 32768, 1},                 // just one
+      {article_budget, 0, article, 0, 0},            // nothing left to run
+      {article_budget, 0, article, 1, 1},            // the cap decides
+      {100, 0, {0, 0, 10}, 32768, 10},               // linear
+      {100, 7, {0, 1, 0}, 32768, 14},                // prefix only: 100 / 7
+      {100, 0, {1, 0, 0}, 32768, 10},                // square only
+      {100, 0, {0, 1, 0}, 32768, 32768},             // free because nothing is cached
+      {UINT64_MAX, UINT64_MAX, article, 32768, 49},  // huge: 1.8e19 / (0.02 * 1.8e19)
       {UINT64_MAX, 0, article, UINT32_MAX, UINT32_MAX},
   };
   for (const auto& r : table) {
     if (r.cost.a == 0 && r.cost.b * static_cast<double>(r.cached) + r.cost.d == 0) {
-      EXPECT_FALSE(plan_chunk_size({r.budget, r.cached, r.cost, r.cap}));  // no size is too large: the model is not fitted
+      EXPECT_FALSE(
+          plan_chunk_size({r.budget, r.cached, r.cost, r.cap}));  // no size is too large: the model is not fitted
       continue;
     }
     auto plan = plan_chunk_size({r.budget, r.cached, r.cost, r.cap});
     ASSERT_TRUE(plan) << plan.error().message;
-    EXPECT_NEAR(plan->tokens, r.tokens, r.budget == UINT64_MAX && r.cached ? 1 : 0) << r.budget << " " << r.cached << " " << plan->reason;
+    EXPECT_NEAR(plan->tokens, r.tokens, r.budget == UINT64_MAX && r.cached ? 1 : 0)
+        << r.budget << " " << r.cached << " " << plan->reason;
     EXPECT_FALSE(plan->reason.empty());
   }
   for (prefill_cost bad : {prefill_cost{-1, 0, 1}, {0, NAN, 1}, {0, 0, INFINITY}, {0, 0, 0}, {0, 0, -1}}) {
@@ -131,10 +134,10 @@ TEST(prefill_cost, fit_finds_the_coefficients_again) {
     double noise, nonsense, tolerance;
   };
   const row table[] = {
-      {0, 0, 1e-6},        // exact samples
-      {0.02, 0, 0.02},     // 2 % jitter
-      {0.02, 0.1, 0.02},   // and every tenth sample is nonsense
-      {0.02, 0.3, 0.03},   // and every third
+      {0, 0, 1e-6},       // exact samples
+      {0.02, 0, 0.02},    // 2 % jitter
+      {0.02, 0.1, 0.02},  // and every tenth sample is nonsense
+      {0.02, 0.3, 0.03},  // and every third
   };
   const uint64_t seed = 7;
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -146,9 +149,11 @@ TEST(prefill_cost, fit_finds_the_coefficients_again) {
       ASSERT_TRUE(plan) << plan.error().message;
       EXPECT_NEAR(plan->cost.b / article.b, 1, r.tolerance);
       EXPECT_NEAR(plan->cost.d / article.d, 1, 3 * r.tolerance);
-      // a alone is weakly determined (attention inside a chunk is a tenth of the work): what counts is the predicted time.
+      // a alone is weakly determined (attention inside a chunk is a tenth of the work): what counts is the predicted
+      // time.
       for (double q : {1024.0, 8192.0, 32768.0}) {
-        for (double c : {0.0, 65536.0, 400'000.0}) EXPECT_NEAR(plan->cost(q, c) / article(q, c), 1, 2 * r.tolerance) << q << " " << c;
+        for (double c : {0.0, 65536.0, 400'000.0})
+          EXPECT_NEAR(plan->cost(q, c) / article(q, c), 1, 2 * r.tolerance) << q << " " << c;
       }
       EXPECT_GE(plan->outliers, r.nonsense > 0 ? 10u : 0u);
     }
@@ -175,7 +180,8 @@ TEST(prefill_cost, fit_refuses_nonsense) {
   EXPECT_FALSE(fit_prefill_cost({wild, {}, 0.25}));
   EXPECT_FALSE(fit_prefill_cost({good, prefill_cost{-1, 0, 0}, 0.25}));
   cost_window window;
-  for (cost_sample bad : {cost_sample{0, 0, 1}, {1, -1, 1}, {1, 0, 0}, {1, 0, -5}, {NAN, 0, 1}, {1, INFINITY, 1}, {1, 0, NAN}}) {
+  for (cost_sample bad :
+       {cost_sample{0, 0, 1}, {1, -1, 1}, {1, 0, 0}, {1, 0, -5}, {NAN, 0, 1}, {1, INFINITY, 1}, {1, 0, NAN}}) {
     EXPECT_FALSE(observe(window, bad));
   }
   EXPECT_TRUE(window.samples.empty());
@@ -206,11 +212,14 @@ TEST(prefill_cost, fit_follows_a_change_online) {
 TEST(prefill_cost, from_the_shell) {
   const auto* chunk = find_policy("chunk");
   ASSERT_TRUE(chunk);
-  auto out = chunk->run({{"budget_ns", 400000000}, {"cached", 256000}, {"a", 2e-3}, {"b", 2e-2}, {"d", 9e3}, {"max_tokens", 32768}});
+  auto out = chunk->run(
+      {{"budget_ns", 400000000}, {"cached", 256000}, {"a", 2e-3}, {"b", 2e-2}, {"d", 9e3}, {"max_tokens", 32768}});
   ASSERT_TRUE(out) << out.error().message;
   EXPECT_EQ((*out)["tokens"], 28215);
-  for (nlohmann::json bad : {nlohmann::json::array(), nlohmann::json{{"a", 1}}, nlohmann::json(), nlohmann::json{{"budget_ns", -1}, {"a", 1}, {"b", 1}, {"d", 1}},
-                             nlohmann::json{{"budget_ns", 1}, {"a", "1"}, {"b", 1}, {"d", 1}}, nlohmann::json{{"budget_ns", 1}, {"a", 1}, {"b", 1}, {"d", 1}, {"e", 1}}}) {
+  for (nlohmann::json bad : {nlohmann::json::array(), nlohmann::json{{"a", 1}}, nlohmann::json(),
+                             nlohmann::json{{"budget_ns", -1}, {"a", 1}, {"b", 1}, {"d", 1}},
+                             nlohmann::json{{"budget_ns", 1}, {"a", "1"}, {"b", 1}, {"d", 1}},
+                             nlohmann::json{{"budget_ns", 1}, {"a", 1}, {"b", 1}, {"d", 1}, {"e", 1}}}) {
     auto r = chunk->run(bad);
     ASSERT_FALSE(r) << bad;
     EXPECT_EQ(r.error().code, errc::invalid_argument);
@@ -220,7 +229,8 @@ TEST(prefill_cost, from_the_shell) {
   EXPECT_EQ((*budget)["budget_ns"], 3);
   rng random{1};
   nlohmann::json rows = nlohmann::json::array();
-  for (auto& s : measured(random, article, 32, 0, 0)) rows.push_back({{"tokens", s.tokens}, {"cached", s.cached}, {"time_ns", s.time_ns}});
+  for (auto& s : measured(random, article, 32, 0, 0))
+    rows.push_back({{"tokens", s.tokens}, {"cached", s.cached}, {"time_ns", s.time_ns}});
   auto fit = find_policy("chunk_fit")->run({{"samples", rows}});
   ASSERT_TRUE(fit) << fit.error().message;
   EXPECT_NEAR((*fit)["b"].get<double>(), 2e-2, 1e-6);

@@ -57,7 +57,8 @@ TEST(registry, errors_name_the_place) {
       {"pages", R"({"free":1.5,"running":[]})", "free: expected a whole number, got number"},
       {"pages", R"({"free":1,"running":[],"fre":2})", "fre: unknown key"},
       {"round_robin", R"({"usable":[true,1]})", "usable[1]: expected true or false, got number"},
-      {"restart", R"({"prompt_length":9,"known":3,"window":16,"decoder_layers":2})", "known: 3 is less than prompt_length 9"},
+      {"restart", R"({"prompt_length":9,"known":3,"window":16,"decoder_layers":2})",
+       "known: 3 is less than prompt_length 9"},
       {"restart", R"({"prompt_length":9,"known":9,"window":0,"decoder_layers":2})", "window: 0"},
   };
   for (const auto& r : table) {
@@ -69,25 +70,30 @@ TEST(registry, errors_name_the_place) {
 
 // Every entry of the issue is there under its name.
 TEST(registry, has_all_decisions) {
-  for (const char* name : {"prefill_place", "decode_place", "ttl", "evict", "shard_place", "repair_plan", "role_plan", "admission", "phi",
-                           "resume_plan", "breaker", "economics", "chunk", "hit_length", "eplb"})
+  for (const char* name : {"prefill_place", "decode_place", "ttl", "evict", "shard_place", "repair_plan", "role_plan",
+                           "admission", "phi", "resume_plan", "breaker", "economics", "chunk", "hit_length", "eplb"})
     EXPECT_NE(find_policy(name), nullptr) << name;
 }
 
 TEST(registry, enums_and_optionals_have_names) {
-  auto out = find_policy("resume_plan")->run(json::parse(
-      R"({"fault":"rank_lost","prompt_length":300,"known":309,"window":128,"decoder_layers":20,"left_ms":1000})"));
+  auto out =
+      find_policy("resume_plan")
+          ->run(json::parse(
+              R"({"fault":"rank_lost","prompt_length":300,"known":309,"window":128,"decoder_layers":20,"left_ms":1000})"));
   ASSERT_TRUE(out);
   EXPECT_EQ(out->at("action"), "go_elsewhere");
   EXPECT_EQ(out->at("decoder_from"), 172);
-  out = find_policy("resume_plan")->run(json::parse(
-      R"({"fault":"sad","prompt_length":300,"known":309,"window":128,"decoder_layers":20,"left_ms":1000})"));
+  out = find_policy("resume_plan")
+            ->run(json::parse(
+                R"({"fault":"sad","prompt_length":300,"known":309,"window":128,"decoder_layers":20,"left_ms":1000})"));
   ASSERT_FALSE(out);
-  EXPECT_EQ(out.error().message, "fault: one of rank_lost, group_lost, refused, client_error, cancelled expected, got \"sad\"");
+  EXPECT_EQ(out.error().message,
+            "fault: one of rank_lost, group_lost, refused, client_error, cancelled expected, got \"sad\"");
 }
 
 TEST(registry, runs_the_function) {
-  auto out = find_policy("restart")->run(json::parse(R"({"prompt_length":300,"known":309,"window":128,"decoder_layers":20})"));
+  auto out =
+      find_policy("restart")->run(json::parse(R"({"prompt_length":300,"known":309,"window":128,"decoder_layers":20})"));
   ASSERT_TRUE(out);
   EXPECT_EQ(out->at("decoder_from"), 172);
   EXPECT_EQ(out->at("hit_limit"), 128);

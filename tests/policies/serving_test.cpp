@@ -18,14 +18,14 @@ TEST(resume, table) {
     uint32_t prompt, known, window, layers, d, limit;
   };
   const row table[] = {
-      {300, 300, 128, 20, 172, 128},     // the worked example of the decided details
-      {300, 309, 128, 20, 172, 128},     // after ten tokens and a crash: d stays
-      {100, 100, 128, 20, 0, 0},         // shorter than a window
-      {128, 128, 128, 20, 0, 0},         // exactly one
-      {134, 134, 128, 20, 6, 0},         // d == backtrack
-      {263, 263, 128, 20, 135, 128},     // 135 - 6 = 129
-      {300, 3000, 128, 20, 440, 384},    // so long after the prompt that the decoder windows decide
-      {80, 80, 16, 2, 64, 48},           // a tiny model
+      {300, 300, 128, 20, 172, 128},   // the worked example of the decided details
+      {300, 309, 128, 20, 172, 128},   // after ten tokens and a crash: d stays
+      {100, 100, 128, 20, 0, 0},       // shorter than a window
+      {128, 128, 128, 20, 0, 0},       // exactly one
+      {134, 134, 128, 20, 6, 0},       // d == backtrack
+      {263, 263, 128, 20, 135, 128},   // 135 - 6 = 129
+      {300, 3000, 128, 20, 440, 384},  // so long after the prompt that the decoder windows decide
+      {80, 80, 16, 2, 64, 48},         // a tiny model
       {0, 0, 16, 2, 0, 0},
   };
   for (const auto& r : table) {
@@ -53,9 +53,9 @@ TEST(chunk, table) {
       {0, {5}, {0}},
       {64, {10}, {10}},
       {64, {100}, {64}},
-      {64, {100, 3}, {61, 3}},          // the short one goes along
-      {64, {100, 100}, {48, 16}},       // half shared, the rest to the oldest
-      {1, {5, 5}, {1, 0}},              // chunks of one
+      {64, {100, 3}, {61, 3}},     // the short one goes along
+      {64, {100, 100}, {48, 16}},  // half shared, the rest to the oldest
+      {1, {5, 5}, {1, 0}},         // chunks of one
       {3, {1, 1, 1, 1}, {1, 1, 1, 0}},
       {64, {8, 8, 8}, {8, 8, 8}},
   };
@@ -93,13 +93,13 @@ TEST(pages, table) {
       {0, 0, {}, {}, {}},
       {0, 0, {{2, 2}, {1, 1}}, {0, 0}, {}},
       {2, 0, {{2, 3}, {1, 2}}, {1, 1}, {}},
-      {1, 0, {{2, 3}, {1, 2}}, {1, 0}, {}},        // the second waits: nobody younger holds a page
-      {0, 0, {{2, 3}, {1, 1}}, {0, 0}, {1}},       // the youngest pays for the oldest
+      {1, 0, {{2, 3}, {1, 2}}, {1, 0}, {}},   // the second waits: nobody younger holds a page
+      {0, 0, {{2, 3}, {1, 1}}, {0, 0}, {1}},  // the youngest pays for the oldest
       {0, 0, {{2, 3}, {4, 4}, {1, 1}}, {0, 0, 0}, {2}},
       {0, 0, {{2, 5}, {4, 4}, {1, 1}}, {0, 0, 0}, {2, 1}},
-      {3, 0, {{0, 4}, {0, 1}}, {0, 0}, {}},           // not started ones wait in order
-      {0, 1, {{2, 3}, {1, 1}}, {0, 0}, {}},        // one comes back anyway
-      {0, 0, {{2, 3}}, {0}, {}},                      // alone: waits for pages under way
+      {3, 0, {{0, 4}, {0, 1}}, {0, 0}, {}},  // not started ones wait in order
+      {0, 1, {{2, 3}, {1, 1}}, {0, 0}, {}},  // one comes back anyway
+      {0, 0, {{2, 3}}, {0}, {}},             // alone: waits for pages under way
   };
   for (size_t i = 0; i < std::size(table); ++i) {
     auto plan = plan_pages({table[i].free, table[i].returning, table[i].running});

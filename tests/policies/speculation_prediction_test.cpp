@@ -1,5 +1,5 @@
-// Predictions for two published tables of speculative decoding, with the cost and the acceptance fitted to other rows of the
-// same tables. docs/policies.md states what is fitted and what is predicted.
+// Predictions for two published tables of speculative decoding, with the cost and the acceptance fitted to other rows
+// of the same tables. docs/policies.md states what is fitted and what is predicted.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,10 +17,10 @@ namespace {
 
 constexpr uint64_t seed = 4711;
 
-// Drafts of a batch: logit of a confidence = mu + sigma * (request part + token part) / sqrt(2), both standard normal. The
-// request part moves slowly (0.9 per step: what a request writes is easy or hard for a while), the token part is new for every
-// draft. Requests come in pairs of opposite parts, which keeps a finite sample near the mean. Confidences are calibrated: a
-// draft survives with exactly that probability.
+// Drafts of a batch: logit of a confidence = mu + sigma * (request part + token part) / sqrt(2), both standard normal.
+// The request part moves slowly (0.9 per step: what a request writes is easy or hard for a while), the token part is
+// new for every draft. Requests come in pairs of opposite parts, which keeps a finite sample near the mean. Confidences
+// are calibrated: a draft survives with exactly that probability.
 struct drafter {
   double mu = 0, sigma = 0;
   uint32_t width = 5;
@@ -55,7 +55,8 @@ double accepted_length(const drafter& d, uint32_t requests, double per_request) 
   batch b(d, requests);
   double tokens = 0;
   const int steps = 300;
-  for (int i = 0; i < steps; ++i) tokens += assign_verify_lengths(b.step(), static_cast<uint32_t>(std::lround(per_request * requests)))->tokens;
+  for (int i = 0; i < steps; ++i)
+    tokens += assign_verify_lengths(b.step(), static_cast<uint32_t>(std::lround(per_request * requests)))->tokens;
   return tokens / steps / requests;
 }
 
@@ -66,7 +67,8 @@ double solve(double low, double high, const std::function<bool(double)>& too_low
 
 // A closed loop: capacity by the confidences of two steps ago, lengths by the current ones.
 struct rates {
-  double fixed = 0, dynamic = 0, verified = 0, accepted = 0;  // tokens per second; drafts and tokens per request and step
+  double fixed = 0, dynamic = 0, verified = 0,
+         accepted = 0;  // tokens per second; drafts and tokens per request and step
 };
 
 rates run(const drafter& d, const step_cost_table& t, uint32_t requests) {
@@ -88,25 +90,32 @@ rates run(const drafter& d, const step_cost_table& t, uint32_t requests) {
   return {fixed_tokens / fixed_ns * 1e9, tokens / ns * 1e9, verified / steps / requests, tokens / steps / requests};
 }
 
-// DeepSeek's table for decode at 131,072 tokens of context, per GPU: 16, 60 and 96 sequences per rank; fixed 5 drafts 4,891,
-// 13,730 and 16,817 tokens/s; dynamic 4,816, 14,466 and 18,660; at 60, 5.00 -> 3.58 drafts verified and 3.30 -> 3.21 accepted.
+// DeepSeek's table for decode at 131,072 tokens of context, per GPU: 16, 60 and 96 sequences per rank; fixed 5 drafts
+// 4,891, 13,730 and 16,817 tokens/s; dynamic 4,816, 14,466 and 18,660; at 60, 5.00 -> 3.58 drafts verified and 3.30
+// -> 3.21 accepted.
 TEST(speculation_prediction, decode_table) {
   const double fixed_length = 3.30, dynamic_length = 3.21, dynamic_drafts = 3.58;
   auto ns = [](double sequences, double length, double rate) { return sequences * length / rate * 1e9; };
-  // Fit of the step cost: the three fixed rows (rows = 6 per sequence, length taken as 3.30 in all of them) and the dynamic row
-  // at 60. Below the smallest point a step costs what that point costs: nothing was published there.
-  auto t = make_step_cost_table({{16 * 6, ns(16, fixed_length, 4891)},
-                                 {static_cast<uint32_t>(std::lround(60 * (1 + dynamic_drafts))), ns(60, dynamic_length, 14466)},
-                                 {60 * 6, ns(60, fixed_length, 13730)},
-                                 {96 * 6, ns(96, fixed_length, 16817)}},
-                                {});
+  // Fit of the step cost: the three fixed rows (rows = 6 per sequence, length taken as 3.30 in all of them) and the
+  // dynamic row at 60. Below the smallest point a step costs what that point costs: nothing was published there.
+  auto t = make_step_cost_table(
+      {{16 * 6, ns(16, fixed_length, 4891)},
+       {static_cast<uint32_t>(std::lround(60 * (1 + dynamic_drafts))), ns(60, dynamic_length, 14466)},
+       {60 * 6, ns(60, fixed_length, 13730)},
+       {96 * 6, ns(96, fixed_length, 16817)}},
+      {});
   ASSERT_TRUE(t);
   // Fit of the drafter: both lengths at 60.
   drafter d;
-  auto mu_for = [&](double sigma) { return solve(-3, 6, [&](double mu) { return accepted_length({mu, sigma, 5}, 60, 5) < fixed_length; }); };
-  d.sigma = solve(0.05, 4, [&](double sigma) { return accepted_length({mu_for(sigma), sigma, 5}, 60, dynamic_drafts) < dynamic_length; });
+  auto mu_for = [&](double sigma) {
+    return solve(-3, 6, [&](double mu) { return accepted_length({mu, sigma, 5}, 60, 5) < fixed_length; });
+  };
+  d.sigma = solve(0.05, 4, [&](double sigma) {
+    return accepted_length({mu_for(sigma), sigma, 5}, 60, dynamic_drafts) < dynamic_length;
+  });
   d.mu = mu_for(d.sigma);
-  std::printf("seed %lu; fit: mu %.3f, sigma %.3f: %.3f accepted of 5.00 drafts; step ms", seed, d.mu, d.sigma, accepted_length(d, 60, 5));
+  std::printf("seed %lu; fit: mu %.3f, sigma %.3f: %.3f accepted of 5.00 drafts; step ms", seed, d.mu, d.sigma,
+              accepted_length(d, 60, 5));
   for (const auto& p : t->verify) std::printf(" %u:%.2f", p.n, p.ns / 1e6);
   std::printf("\n");
   EXPECT_NEAR(accepted_length(d, 60, 5), fixed_length, 0.005);
@@ -116,9 +125,12 @@ TEST(speculation_prediction, decode_table) {
   };
   for (const auto& r : {row{16, 4891, 4816, 0}, row{60, 13730, 14466, 0.054}, row{96, 16817, 18660, 0.11}}) {
     auto got = run(d, *t, r.sequences);
-    std::printf("%u sequences: fixed 5 %.0f (published %.0f), dynamic %.0f (published %.0f), gain %+.1f %% (published %+.1f %%), %.2f drafts, %.2f accepted\n",
-                r.sequences, got.fixed, r.published_fixed, got.dynamic, r.published_dynamic, 100 * (got.dynamic / got.fixed - 1),
-                100 * (r.published_dynamic / r.published_fixed - 1), got.verified, got.accepted);
+    std::printf(
+        "%u sequences: fixed 5 %.0f (published %.0f), dynamic %.0f (published %.0f), gain %+.1f %% (published %+.1f "
+        "%%), %.2f drafts, %.2f accepted\n",
+        r.sequences, got.fixed, r.published_fixed, got.dynamic, r.published_dynamic,
+        100 * (got.dynamic / got.fixed - 1), 100 * (r.published_dynamic / r.published_fixed - 1), got.verified,
+        got.accepted);
     EXPECT_GE(got.dynamic / got.fixed - 1, r.least_gain - 0.0005) << r.sequences;
     if (r.sequences == 60) {
       EXPECT_NEAR(got.accepted, dynamic_length, 0.05);
@@ -130,12 +142,13 @@ TEST(speculation_prediction, decode_table) {
 // vLLM's table for up to 7 drafts, output tokens/s at 4 to 256 concurrent requests.
 constexpr uint32_t points = 5, width = 7;
 constexpr uint32_t concurrency[points] = {4, 16, 64, 128, 256};
-constexpr double published_none[points] = {382, 1343, 4095, 6341, 8879}, published_fixed[points] = {970, 2910, 6712, 8779, 7852},
+constexpr double published_none[points] = {382, 1343, 4095, 6341, 8879},
+                 published_fixed[points] = {970, 2910, 6712, 8779, 7852},
                  published_adaptive[points] = {902, 2774, 7144, 10356, 13325};
 
-// What the `none` and `fixed` rows say: `none` is the target step at 4 to 256 rows. `fixed` takes (draft + step(8 c)) per
-// accepted length L; at 32 and 128 rows the step is known from `none`, which gives L and the draft time; the other fixed rows
-// give the step at 512 rows and more.
+// What the `none` and `fixed` rows say: `none` is the target step at 4 to 256 rows. `fixed` takes (draft + step(8 c))
+// per accepted length L; at 32 and 128 rows the step is known from `none`, which gives L and the draft time; the other
+// fixed rows give the step at 512 rows and more.
 struct curve_fit {
   step_cost_table table;
   double length = 0, draft_ns = 0;
@@ -155,12 +168,12 @@ curve_fit fit_curves() {
   return f;
 }
 
-// One closed loop in which `none`, `fixed` and `adaptive` meet the same confidences and the same luck: draft k of a request
-// survives when its uniform number is below its confidence, for whoever verifies it. So differences between the columns are
-// decisions, never sampling.
+// One closed loop in which `none`, `fixed` and `adaptive` meet the same confidences and the same luck: draft k of a
+// request survives when its uniform number is below its confidence, for whoever verifies it. So differences between the
+// columns are decisions, never sampling.
 struct curve_rates {
   double none = 0, fixed = 0, adaptive = 0, drafts = 0;  // tokens per second; drafts verified per request and step
-  double error = 0;  // standard error of adaptive / better - 1, by batches of steps
+  double error = 0;                                      // standard error of adaptive / better - 1, by batches of steps
   double gain() const { return adaptive / std::max(none, fixed) - 1; }
 };
 
@@ -172,7 +185,8 @@ curve_rates run_curves(const curve_fit& f, const drafter& d, uint32_t requests, 
   speculation_cell cell;
   survival_memory memory;
   double tokens[blocks] = {}, ns[blocks] = {}, fixed_tokens[blocks] = {}, fixed_total[blocks] = {}, verified = 0;
-  const double none_ns = step_cost(f.table.verify, 0, requests), fixed_ns = f.draft_ns + step_cost(f.table.verify, 0, 8 * requests);
+  const double none_ns = step_cost(f.table.verify, 0, requests),
+               fixed_ns = f.draft_ns + step_cost(f.table.verify, 0, 8 * requests);
   for (int s = 0; s < steps; ++s) {
     auto now = b.step();
     speculation_sample sample{plan_speculation(cell, f.table, requests).draft, requests, 0, requests, 0, none_ns};
@@ -187,7 +201,8 @@ curve_rates run_curves(const curve_fit& f, const drafter& d, uint32_t requests, 
     for (uint32_t r = 0; r < requests; ++r) {
       bool alive = true;
       for (uint32_t k = 0; k < d.width; ++k) {
-        alive = luck.uniform() < now.value[r * d.width + k] && alive;  // always drawn: the stream must not depend on decisions
+        alive = luck.uniform() < now.value[r * d.width + k] &&
+                alive;  // always drawn: the stream must not depend on decisions
         fixed_tokens[block] += alive;
         sample.tokens += alive && k < lengths[r];
       }
@@ -199,7 +214,8 @@ curve_rates run_curves(const curve_fit& f, const drafter& d, uint32_t requests, 
   }
   curve_rates r;
   r.none = requests / none_ns * 1e9;
-  r.fixed = std::accumulate(fixed_tokens, fixed_tokens + blocks, 0.0) / std::accumulate(fixed_total, fixed_total + blocks, 0.0) * 1e9;
+  r.fixed = std::accumulate(fixed_tokens, fixed_tokens + blocks, 0.0) /
+            std::accumulate(fixed_total, fixed_total + blocks, 0.0) * 1e9;
   r.adaptive = std::accumulate(tokens, tokens + blocks, 0.0) / std::accumulate(ns, ns + blocks, 0.0) * 1e9;
   r.drafts = verified / steps / requests;
   double sum = 0, squares = 0;
@@ -221,7 +237,8 @@ double mean_length(const drafter& d) {
 
 TEST(speculation_prediction, concurrency_curves) {
   const curve_fit f = fit_curves();
-  std::printf("seed %lu; fit: accepted length %.2f of 7 drafts, draft pass %.2f ms; step ms", seed, f.length, f.draft_ns / 1e6);
+  std::printf("seed %lu; fit: accepted length %.2f of 7 drafts, draft pass %.2f ms; step ms", seed, f.length,
+              f.draft_ns / 1e6);
   for (const auto& p : f.table.verify) std::printf(" %u:%.1f", p.n, p.ns / 1e6);
   std::printf("\n");
   // sigma 0: all drafts alike, the case in which trimming gains least. Nothing published tells how they really differ.
@@ -230,11 +247,17 @@ TEST(speculation_prediction, concurrency_curves) {
   for (double sigma : sigmas) {
     const drafter d{solve(-3, 9, [&](double mu) { return mean_length({mu, sigma, width}) < f.length; }), sigma, width};
     for (uint32_t i = 0; i < points; ++i) {
-      const auto r = run_curves(f, d, concurrency[i], static_cast<int>((thorough ? 400'000 : tests::cases(60'000, 15'000)) / std::max(20u, concurrency[i])));
-      std::printf("sigma %.2f, %u requests: none %.0f, fixed %.0f (published %.0f), adaptive %.0f (published %.0f), %+.3f +- %.3f %% over the better of the two, %.2f drafts\n",
-                  sigma, concurrency[i], r.none, r.fixed, published_fixed[i], r.adaptive, published_adaptive[i], 100 * r.gain(), 100 * r.error, r.drafts);
+      const auto r = run_curves(
+          f, d, concurrency[i],
+          static_cast<int>((thorough ? 400'000 : tests::cases(60'000, 15'000)) / std::max(20u, concurrency[i])));
+      std::printf(
+          "sigma %.2f, %u requests: none %.0f, fixed %.0f (published %.0f), adaptive %.0f (published %.0f), %+.3f +- "
+          "%.3f %% over the better of the two, %.2f drafts\n",
+          sigma, concurrency[i], r.none, r.fixed, published_fixed[i], r.adaptive, published_adaptive[i], 100 * r.gain(),
+          100 * r.error, r.drafts);
       if (sigma == 0) {
-        EXPECT_GE(r.gain(), 0) << concurrency[i] << " requests";  // the published curves, with nothing added: no tolerance
+        EXPECT_GE(r.gain(), 0) << concurrency[i]
+                               << " requests";  // the published curves, with nothing added: no tolerance
       } else {
         EXPECT_GE(r.gain(), -std::min(2 * r.error, 0.0005)) << concurrency[i] << " requests, sigma " << sigma;
       }

@@ -27,7 +27,8 @@ confidence_rows rows_of(std::vector<std::vector<float>> rows) {
   return c;
 }
 
-step_cost_table table_of(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft = {}, uint32_t stairs = 0) {
+step_cost_table table_of(std::vector<step_cost_point> verify, std::vector<step_cost_point> draft = {},
+                         uint32_t stairs = 0) {
   return *make_step_cost_table(std::move(verify), std::move(draft), stairs);
 }
 
@@ -36,13 +37,14 @@ TEST(verify_lengths, cost_table) {
     uint32_t stairs;
     double n, ns;
   };
-  const auto points = std::vector<step_cost_point>{{8, 100}, {16, 140}, {32, 120}, {64, 300}, {16, 130}};  // unsorted noise
+  const auto points =
+      std::vector<step_cost_point>{{8, 100}, {16, 140}, {32, 120}, {64, 300}, {16, 130}};  // unsorted noise
   const row table[] = {
-      {0, 1, 100},  {0, 8, 100},    // nothing is cheaper than the smallest profiled step
-      {0, 12, 120}, {0, 16, 140},   // linear; the larger of two times
-      {0, 32, 140}, {0, 24, 140},   // 120 at 32 was noise: never cheaper than 16
-      {0, 48, 220}, {0, 80, 380},   // beyond the last: along the last segment
-      {32, 9, 140}, {32, 17, 140}, {32, 48, 220},  // captured sizes up to 32
+      {0, 1, 100},   {0, 8, 100},                   // nothing is cheaper than the smallest profiled step
+      {0, 12, 120},  {0, 16, 140},                  // linear; the larger of two times
+      {0, 32, 140},  {0, 24, 140},                  // 120 at 32 was noise: never cheaper than 16
+      {0, 48, 220},  {0, 80, 380},                  // beyond the last: along the last segment
+      {32, 9, 140},  {32, 17, 140}, {32, 48, 220},  // captured sizes up to 32
       {64, 33, 300},
   };
   for (const auto& r : table) {
@@ -59,7 +61,7 @@ TEST(verify_lengths, cost_table) {
 }
 
 TEST(verify_lengths, capacity_table) {
-  const auto slope = table_of({{1, 10}, {11, 20}});       // 9 + n
+  const auto slope = table_of({{1, 10}, {11, 20}});                            // 9 + n
   const auto cliff = table_of({{4, 10}, {5, 20}, {8, 20}, {9, 40}}, {}, 100);  // captured at 4, 5..8, 9
   struct row {
     const step_cost_table& table;
@@ -67,18 +69,18 @@ TEST(verify_lengths, capacity_table) {
     uint32_t other, cap, capacity;
   };
   const row table[] = {
-      {slope, {}, 0, 100, 0},                                   // nobody
-      {slope, {{}, {}}, 0, 100, 0},                             // nobody drafts
-      {slope, {{1, 1, 1}}, 0, 100, 3},                          // sure ones are worth a row
-      {slope, {{0, 1, 1}}, 0, 100, 0},                          // nothing survives the first
-      {slope, {{0.5f, 0.1f}}, 0, 100, 1},                       // 1.5 / 11 > 1 / 10, but 1.55 / 12 is less
-      {slope, {{0.05f, 1}}, 0, 100, 0},                         // 1.05 / 11 < 1 / 10
-      {slope, {{1, 1, 1}}, 0, 2, 2},                            // a cap
-      {slope, {{0.2f}}, 5, 100, 1},                             // beside 5 prompt rows: 1.2 / 16 = 0.075, 1 / 15 = 0.067
-      {slope, {{0.05f}}, 5, 100, 0},                            // 1.05 / 16 = 0.0656 < 0.0667
+      {slope, {}, 0, 100, 0},              // nobody
+      {slope, {{}, {}}, 0, 100, 0},        // nobody drafts
+      {slope, {{1, 1, 1}}, 0, 100, 3},     // sure ones are worth a row
+      {slope, {{0, 1, 1}}, 0, 100, 0},     // nothing survives the first
+      {slope, {{0.5f, 0.1f}}, 0, 100, 1},  // 1.5 / 11 > 1 / 10, but 1.55 / 12 is less
+      {slope, {{0.05f, 1}}, 0, 100, 0},    // 1.05 / 11 < 1 / 10
+      {slope, {{1, 1, 1}}, 0, 2, 2},       // a cap
+      {slope, {{0.2f}}, 5, 100, 1},        // beside 5 prompt rows: 1.2 / 16 = 0.075, 1 / 15 = 0.067
+      {slope, {{0.05f}}, 5, 100, 0},       // 1.05 / 16 = 0.0656 < 0.0667
       {cliff, {{.9f, .9f}, {.9f, .9f}, {.9f, .9f}, {.9f, .9f}}, 0, 100, 0},  // 4 / 10 beats 7.6 / 20 and 10.8 / 40
       {cliff, {{1, 1}, {1, .9f}, {1, .9f}, {1, .9f}}, 0, 100, 0},            // 8 / 20 = 4 / 10: the smaller on a tie
-      {cliff, {{.9f}, {.9f}, {.5f}}, 0, 100, 1},                // 3.9 / 10; a greedy search that stops at the cliff agrees here
+      {cliff, {{.9f}, {.9f}, {.5f}}, 0, 100, 1},  // 3.9 / 10; a greedy search that stops at the cliff agrees here
   };
   for (const auto& r : table) {
     auto plan = plan_verify_capacity(r.table, {rows_of(r.confidences), r.other, r.cap});
@@ -86,7 +88,8 @@ TEST(verify_lengths, capacity_table) {
     EXPECT_EQ(plan->capacity, r.capacity) << plan->reason;
     EXPECT_FALSE(plan->reason.empty());
   }
-  // A greedy search stops at the first step that does not pay; the argmax looks past the cliff (4 rows: 0.1 per ns each).
+  // A greedy search stops at the first step that does not pay; the argmax looks past the cliff (4 rows: 0.1 per ns
+  // each).
   auto jagged = table_of({{1, 10}, {2, 25}, {8, 26}});
   auto plan = plan_verify_capacity(jagged, {rows_of({{1, 1, 1, 1, 1, 1, 1}}), 0, 100});
   EXPECT_EQ(plan->capacity, 7u) << plan->reason;
@@ -111,8 +114,9 @@ TEST(verify_lengths, few_requests_are_judged_by_their_mean) {
   };
   survival_memory m{.request_steps = 8};
   for (int i = 0; i < 7; ++i) EXPECT_EQ(capacity(m, bad), 4u) << "step " << i << ": too few to trim by";
-  EXPECT_EQ(capacity(m, bad), 0u);   // the eighth: nothing survives
-  EXPECT_EQ(capacity(m, good), 4u);  // the newest counts an eighth or a bit more: 1 + n / 8 tokens in 10 + 1.25 n, a tie within 0.1 %
+  EXPECT_EQ(capacity(m, bad), 0u);  // the eighth: nothing survives
+  EXPECT_EQ(capacity(m, good),
+            4u);  // the newest counts an eighth or a bit more: 1 + n / 8 tokens in 10 + 1.25 n, a tie within 0.1 %
   for (int i = 0; i < 20; ++i) capacity(m, bad);
   EXPECT_EQ(capacity(m, bad), 0u);
   for (int i = 0; i < 20; ++i) capacity(m, good);
@@ -143,14 +147,14 @@ TEST(verify_lengths, assignment_table) {
   const row table[] = {
       {{}, 5, {}},
       {{{.5f, .5f}, {.9f, .9f}}, 0, {0, 0}},
-      {{{.5f, .5f}, {.9f, .9f}}, 2, {0, 2}},      // .9 .81 .5 .25
+      {{{.5f, .5f}, {.9f, .9f}}, 2, {0, 2}},  // .9 .81 .5 .25
       {{{.5f, .5f}, {.9f, .9f}}, 3, {1, 2}},
-      {{{.5f, .5f}, {.9f, .9f}}, 9, {2, 2}},      // more than there is
-      {{{1, 1}, {1, 1}}, 2, {1, 1}},              // ties: earlier positions first
-      {{{1, 1}, {1, 1}}, 3, {2, 1}},              // then the lower request
+      {{{.5f, .5f}, {.9f, .9f}}, 9, {2, 2}},  // more than there is
+      {{{1, 1}, {1, 1}}, 2, {1, 1}},          // ties: earlier positions first
+      {{{1, 1}, {1, 1}}, 3, {2, 1}},          // then the lower request
       {{{0, 0}, {0, 0}}, 3, {2, 1}},
       {{{.5f}, {.9f, .9f, .9f}, {}}, 3, {0, 3, 0}},
-      {{{.5f, 1}, {.6f, 1}}, 3, {1, 2}},          // .6 .6 .5 .5
+      {{{.5f, 1}, {.6f, 1}}, 3, {1, 2}},  // .6 .6 .5 .5
   };
   for (const auto& r : table) {
     auto plan = assign_verify_lengths(rows_of(r.confidences), r.capacity);
@@ -160,8 +164,9 @@ TEST(verify_lengths, assignment_table) {
 }
 
 TEST(verify_lengths, impossible_input) {
-  for (confidence_rows bad : {confidence_rows{2, {0.5f}, {1}}, confidence_rows{1, {0.5f}, {2}}, confidence_rows{1, {1.5f}, {1}},
-                              confidence_rows{1, {-0.5f}, {1}}, confidence_rows{1, {NAN}, {1}}, confidence_rows{0, {}, {1}}}) {
+  for (confidence_rows bad :
+       {confidence_rows{2, {0.5f}, {1}}, confidence_rows{1, {0.5f}, {2}}, confidence_rows{1, {1.5f}, {1}},
+        confidence_rows{1, {-0.5f}, {1}}, confidence_rows{1, {NAN}, {1}}, confidence_rows{0, {}, {1}}}) {
     EXPECT_FALSE(plan_verify_capacity(table_of({{1, 1}, {2, 2}}), {bad, 0, 1}));
     EXPECT_FALSE(assign_verify_lengths(bad, 1));
   }
@@ -174,10 +179,13 @@ TEST(verify_lengths, random_steps_keep_the_rules) {
   for (int i = 0; i < 3000; ++i) {
     confidence_rows c;
     c.width = static_cast<uint32_t>(1 + random.below(7));
-    for (uint64_t n = 1 + random.below(20); n > 0; --n) c.drafts.push_back(static_cast<uint32_t>(random.below(c.width + 1)));
-    for (size_t k = 0; k < c.drafts.size() * c.width; ++k) c.value.push_back(random.below(4) ? static_cast<float>(random.below(9)) / 8 : 1.0f);
+    for (uint64_t n = 1 + random.below(20); n > 0; --n)
+      c.drafts.push_back(static_cast<uint32_t>(random.below(c.width + 1)));
+    for (size_t k = 0; k < c.drafts.size() * c.width; ++k)
+      c.value.push_back(random.below(4) ? static_cast<float>(random.below(9)) / 8 : 1.0f);
     std::vector<step_cost_point> points;
-    for (uint32_t n = 1; n < 200; n += static_cast<uint32_t>(1 + random.below(30))) points.push_back({n, 10 + n * random.uniform() + (n > 64 ? 40 : 0)});
+    for (uint32_t n = 1; n < 200; n += static_cast<uint32_t>(1 + random.below(30)))
+      points.push_back({n, 10 + n * random.uniform() + (n > 64 ? 40 : 0)});
     auto t = table_of(points, {{1, 3}, {20, 6}}, static_cast<uint32_t>(random.below(100)));
     auto other = static_cast<uint32_t>(random.below(50));
     auto plan = plan_verify_capacity(t, {c, other, UINT32_MAX});
@@ -187,12 +195,14 @@ TEST(verify_lengths, random_steps_keep_the_rules) {
     uint32_t drafts = std::accumulate(c.drafts.begin(), c.drafts.end(), 0u);
     double best = 0, ours = 0;
     for (uint32_t n = 0; n <= drafts; ++n) {
-      double rate = assign_verify_lengths(c, n)->tokens / (step_cost(t.draft, 0, requests) + step_cost(t.verify, t.stairs, requests + other + n));
+      double rate = assign_verify_lengths(c, n)->tokens /
+                    (step_cost(t.draft, 0, requests) + step_cost(t.verify, t.stairs, requests + other + n));
       best = std::max(best, rate);
       if (n == plan->capacity) ours = rate;
     }
     ASSERT_GE(ours, best * (1 - 1e-5)) << plan->reason;
-    // The assignment: exactly the capacity, within what exists, and nothing left out that survives better than what is in.
+    // The assignment: exactly the capacity, within what exists, and nothing left out that survives better than what is
+    // in.
     auto lengths = assign_verify_lengths(c, plan->capacity);
     ASSERT_EQ(std::accumulate(lengths->lengths.begin(), lengths->lengths.end(), 0u), plan->capacity);
     double worst_in = 2, best_out = -1;
@@ -201,17 +211,19 @@ TEST(verify_lengths, random_steps_keep_the_rules) {
       double s = 1;
       for (uint32_t k = 0; k < c.drafts[r]; ++k) {
         s *= c.value[r * c.width + k];
-        if (k < lengths->lengths[r]) worst_in = std::min(worst_in, s);
-        else best_out = std::max(best_out, s);
+        if (k < lengths->lengths[r])
+          worst_in = std::min(worst_in, s);
+        else
+          best_out = std::max(best_out, s);
       }
     }
     ASSERT_GE(worst_in, best_out);
   }
 }
 
-// The paper's counterexample: SPS(1, 2, 3) = 1, 0.5, 0.45; the first draft survives with 0.8, the second with 0.9 if the first is
-// A and with 0 if it is B; target (0.7, 0.3), draft (0.5, 0.5). Searching with the confidences of the very tokens that are
-// decided on yields (0.85, 0.15).
+// The paper's counterexample: SPS(1, 2, 3) = 1, 0.5, 0.45; the first draft survives with 0.8, the second with 0.9 if
+// the first is A and with 0 if it is B; target (0.7, 0.3), draft (0.5, 0.5). Searching with the confidences of the very
+// tokens that are decided on yields (0.85, 0.15).
 TEST(verify_lengths, paper_counterexample) {
   const auto t = table_of({{1, 1 / 1.0}, {2, 1 / 0.5}, {3, 1 / 0.45}});
   const double target[2] = {0.7, 0.3}, draft[2] = {0.5, 0.5};
@@ -303,8 +315,8 @@ TEST(speculation, buckets) {
   EXPECT_EQ(bucket_of(UINT32_MAX, UINT64_MAX), (speculation_bucket{31, 63}));
 }
 
-// Good drafts, then useless ones, then good ones again: in each phase the switch ends up on the better side, and what it loses
-// against the better side is bounded by its trials.
+// Good drafts, then useless ones, then good ones again: in each phase the switch ends up on the better side, and what
+// it loses against the better side is bounded by its trials.
 TEST(speculation, never_a_net_loss) {
   const uint64_t seed = 31;
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -330,12 +342,18 @@ TEST(speculation, never_a_net_loss) {
       tokens += s.tokens, time += s.ns;
     }
     const double on = tokens_on / (steps * 17e6), off = 8 / 8e6;
-    std::printf("acceptance %.1f: %.4f of the better side (on / off = %.3f)\n", acceptance, tokens / time / std::max(on, off), on / off);
+    std::printf("acceptance %.1f: %.4f of the better side (on / off = %.3f)\n", acceptance,
+                tokens / time / std::max(on, off), on / off);
     EXPECT_GE(tokens / time, 0.985 * std::max(on, off));
-    EXPECT_EQ(plan_speculation(cell, t, 8).draft || cell.seen_on < 8, on > off || cell.seen_on < 8);
+    EXPECT_EQ(plan_speculation(cell, t, 8).draft || cell.seen_on<8, on> off || cell.seen_on < 8);
   }
-  for (speculation_sample bad : {speculation_sample{true, 0, 0, 0, 0, 1}, {true, 4, 0, 3, 0, 1}, {false, 4, 0, 5, 0, 1}, {false, 4, 1, 4, 0, 1},
-                                 {true, 4, 1, 4, 0, 0}, {true, 4, 1, 6, 0, 1}, {true, 4, 1, 4, 0, NAN}}) {
+  for (speculation_sample bad : {speculation_sample{true, 0, 0, 0, 0, 1},
+                                 {true, 4, 0, 3, 0, 1},
+                                 {false, 4, 0, 5, 0, 1},
+                                 {false, 4, 1, 4, 0, 1},
+                                 {true, 4, 1, 4, 0, 0},
+                                 {true, 4, 1, 6, 0, 1},
+                                 {true, 4, 1, 4, 0, NAN}}) {
     EXPECT_FALSE(observe(cell, t, bad));
   }
 }
@@ -350,7 +368,9 @@ TEST(verify_lengths, from_the_shell) {
   EXPECT_EQ((*out)["lengths"], nlohmann::json({1}));
   EXPECT_EQ((*ask(R"({"verify":[],"stale":[[0.5,0.1]],"current":[[0.2,0.9]]})"))["capacity"], 2);
   EXPECT_FALSE(ask(R"({"verify":[],"stale":[[1.5]],"current":[[0.2]]})"));
-  auto off = find_policy("speculation")->run(nlohmann::json::parse(R"({"verify":[{"n":1,"ns":10},{"n":11,"ns":20}],"requests":1,"steps":[]})"));
+  auto off =
+      find_policy("speculation")
+          ->run(nlohmann::json::parse(R"({"verify":[{"n":1,"ns":10},{"n":11,"ns":20}],"requests":1,"steps":[]})"));
   ASSERT_TRUE(off) << off.error().message;
   EXPECT_EQ((*off)["draft"], true);
 }

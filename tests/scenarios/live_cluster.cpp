@@ -44,8 +44,11 @@ std::set<std::string> shared_memory_names() {
 
 live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait) {
   std::string dir = run_dir(), errors = folder_.path + "/stderr";
-  std::vector<std::string> words{troupe_path(), "up", "-c", std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml", "--run-dir", dir,
-                                 "--set", "front.listen=127.0.0.1:0", "--set", "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
+  std::vector<std::string> words{troupe_path(), "up",
+                                 "-c",          std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml",
+                                 "--run-dir",   dir,
+                                 "--set",       "front.listen=127.0.0.1:0",
+                                 "--set",       "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
   for (const auto& o : overrides) words.insert(words.end(), {"--set", o});
   std::vector<char*> argv;
   for (auto& w : words) argv.push_back(w.data());
@@ -64,7 +67,8 @@ live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait)
   // The table has a line per process, the head, and ends before the program goes on; its last line names the last node.
   const nanoseconds deadline = steady_clock().now() + std::chrono::seconds(120);
   while (!wait && !std::filesystem::exists(dir) && steady_clock().now() < deadline) sched_yield();
-  while (wait && std::count(table.begin(), table.end(), '\n') < 6 && readable(out[0], deadline - steady_clock().now())) {
+  while (wait && std::count(table.begin(), table.end(), '\n') < 6 &&
+         readable(out[0], deadline - steady_clock().now())) {
     char buffer[4096];
     ssize_t n = read(out[0], buffer, sizeof buffer);
     if (n <= 0) break;

@@ -34,7 +34,8 @@ class live_cluster {
   /// Pid of the process with that name.
   pid_t pid_of(const std::string& name) const;
 
-  /// Sends `signal` and waits for the end; the exit code (128 + n after signal n), or -1 when it did not end within `limit`.
+  /// Sends `signal` and waits for the end; the exit code (128 + n after signal n), or -1 when it did not end within
+  /// `limit`.
   int stop(int signal, nanoseconds limit = std::chrono::seconds(60));
   /// Waits for the end without a signal.
   int wait(nanoseconds limit = std::chrono::seconds(60));

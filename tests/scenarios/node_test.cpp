@@ -36,8 +36,15 @@ class nodes : public testing::Test {
   }
 
   void start(const std::string& seat, std::vector<std::string> more) {
-    std::vector<std::string> args{"node", "-c", local, "--seat", seat, "--set", "front.listen=127.0.0.1:0",
-                                  "--set", "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
+    std::vector<std::string> args{"node",
+                                  "-c",
+                                  local,
+                                  "--seat",
+                                  seat,
+                                  "--set",
+                                  "front.listen=127.0.0.1:0",
+                                  "--set",
+                                  "model.path=" TROUPE_TEST_DATA "/tiny-v41"};
     args.insert(args.end(), more.begin(), more.end());
     auto pid = children_.start({node::process_name(seat), args});
     ASSERT_TRUE(pid) << pid.error().message;
@@ -65,8 +72,8 @@ class nodes : public testing::Test {
     cli::http_request r;
     r.server = *config::parse_address(http_);
     r.target = "/v1/completions";
-    r.body = json{{"model", "tiny-v41"}, {"prompt", "Same tokens"}, {"max_tokens", 120}, {"temperature", 0.8}, {"seed", 3},
-                  {"ignore_eos", true}, {"logprobs", 0}, {"stream", true}}
+    r.body = json{{"model", "tiny-v41"}, {"prompt", "Same tokens"}, {"max_tokens", 120}, {"temperature", 0.8},
+                  {"seed", 3},           {"ignore_eos", true},      {"logprobs", 0},     {"stream", true}}
                  .dump();
     std::string out;
     size_t chunks = 0;
@@ -113,7 +120,8 @@ TEST_F(nodes, a_stream_survives_a_killed_rank_with_the_same_text) {
 }
 
 TEST_F(nodes, a_node_that_cannot_reach_its_director_gives_up) {
-  auto p = troupe({"node", "-c", local, "--seat", "decode-0/0", "--join", "127.0.0.1:1", "--set", "cluster.join_timeout=1s"});
+  auto p = troupe(
+      {"node", "-c", local, "--seat", "decode-0/0", "--join", "127.0.0.1:1", "--set", "cluster.join_timeout=1s"});
   EXPECT_EQ(p.code, 3);
   EXPECT_THAT(p.err, testing::HasSubstr("could not join the cluster at 127.0.0.1:1 within 1s"));
 }

@@ -1,5 +1,5 @@
-// Whole clusters of processes: requests over HTTP, the same tokens as without a cluster, and nothing left behind however it
-// ends.
+// Whole clusters of processes: requests over HTTP, the same tokens as without a cluster, and nothing left behind
+// however it ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +18,7 @@
 
 #include "runtime/cli/http_client.hpp"
 #include "tests/scenarios/live_cluster.hpp"
+#include "tests/support/damaged_model.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -39,7 +40,8 @@ cli::http_request request(const live_cluster& c, const std::string& target, cons
 }
 
 json completion(const std::string& prompt, uint32_t tokens) {
-  return {{"model", "tiny-v41"}, {"prompt", prompt}, {"max_tokens", tokens}, {"temperature", 0.8}, {"seed", 5}, {"ignore_eos", true}};
+  return {{"model", "tiny-v41"}, {"prompt", prompt}, {"max_tokens", tokens},
+          {"temperature", 0.8},  {"seed", 5},        {"ignore_eos", true}};
 }
 
 // The text of the whole stream, and whether its last chunk came.
@@ -62,7 +64,8 @@ TEST(up, serves_over_http_and_leaves_nothing_behind) {
   live_cluster c;
   ASSERT_TRUE(c.ready) << c.output();
   EXPECT_EQ(c.facts.processes.size(), 5u);
-  for (const char* seat : {"director", "front/0", "prefill-0/0", "decode-0/0", "decode-0/1"}) EXPECT_THAT(c.table, HasSubstr(seat));
+  for (const char* seat : {"director", "front/0", "prefill-0/0", "decode-0/0", "decode-0/1"})
+    EXPECT_THAT(c.table, HasSubstr(seat));
   for (const auto& p : c.facts.processes) EXPECT_THAT(c.table, HasSubstr(std::to_string(p.pid)));
   EXPECT_THAT(c.table, HasSubstr(c.facts.http));
 
@@ -80,8 +83,8 @@ TEST(up, serves_over_http_and_leaves_nothing_behind) {
   EXPECT_EQ(streamed.first, answer["choices"][0]["text"].get<std::string>());
 
   // One process with EP 1 and no drafts gives the same text as prefill here, two decode ranks there.
-  auto alone = troupe({"generate", "--model", tiny, "--prompt", "Once upon a time", "--max-tokens", "24", "--temperature", "0.8", "--seed", "5",
-                       "--ignore-eos", "--no-speculation", "--json"});
+  auto alone = troupe({"generate", "--model", tiny, "--prompt", "Once upon a time", "--max-tokens", "24",
+                       "--temperature", "0.8", "--seed", "5", "--ignore-eos", "--no-speculation", "--json"});
   ASSERT_EQ(alone.code, 0) << alone.err;
   EXPECT_EQ(json::parse(alone.out)["text"].get<std::string>(), streamed.first);
 
@@ -117,8 +120,10 @@ TEST(up, a_stream_that_runs_is_finished_before_the_end) {
     if (!std::exchange(told, true)) kill(c.pid(), SIGINT);
     json j = json::parse(data);
     ++chunks;
-    if (j.contains("error")) finish = j.dump();
-    else if (!j["choices"].empty() && !j["choices"][0]["finish_reason"].is_null()) finish = j["choices"][0]["finish_reason"];
+    if (j.contains("error"))
+      finish = j.dump();
+    else if (!j["choices"].empty() && !j["choices"][0]["finish_reason"].is_null())
+      finish = j["choices"][0]["finish_reason"];
     return true;
   });
   EXPECT_TRUE(r) << r.error().message;
@@ -162,7 +167,8 @@ TEST(up, a_second_ctrl_c_skips_the_wait) {
 }
 
 // Reads what a program prints until `enough` says so, then sends it a signal; its exit code.
-int signal_when(const std::vector<std::string>& args, const std::function<bool(const std::string&)>& enough, int signal, std::string& printed) {
+int signal_when(const std::vector<std::string>& args, const std::function<bool(const std::string&)>& enough, int signal,
+                std::string& printed) {
   std::vector<std::string> words{troupe_path()};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -198,8 +204,9 @@ TEST(up, status_watch_looks_again_until_ctrl_c) {
     for (size_t at = 0; (at = s.find("ACTORS AT", at)) != std::string::npos; ++at) ++n;
     return n;
   };
-  EXPECT_EQ(signal_when({"status", "--watch", "--interval", "0.1", "--run-dir", c.run_dir()}, [&](const std::string& s) { return tables(s) >= 3; },
-                        SIGINT, printed),
+  EXPECT_EQ(signal_when(
+                {"status", "--watch", "--interval", "0.1", "--run-dir", c.run_dir()},
+                [&](const std::string& s) { return tables(s) >= 3; }, SIGINT, printed),
             0);
   EXPECT_GE(tables(printed), 3) << printed;
   EXPECT_THAT(printed, Not(HasSubstr("\x1b["))) << "no terminal: no control characters";
@@ -207,20 +214,9 @@ TEST(up, status_watch_looks_again_until_ctrl_c) {
 
 // The checkpoint passes for whole until its numbers are looked at, which a rank does when it loads.
 TEST(up, a_rank_that_fails_ends_the_cluster_with_its_reason) {
-  temporary_folder f;
-  std::filesystem::copy(tiny, f.path, std::filesystem::copy_options::recursive);
-  const std::string file = f.path + "/model.safetensors";
-  std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
-  {
-    std::fstream s(file, std::ios::binary | std::ios::in | std::ios::out);
-    uint64_t header = 0;
-    s.read(reinterpret_cast<char*>(&header), 8);
-    std::string text(header, 0);
-    s.read(text.data(), static_cast<std::streamsize>(header));
-    s.seekp(static_cast<std::streamoff>(8 + header + json::parse(text)["norm.weight"]["data_offsets"][0].get<uint64_t>()));
-    s.write("\xff\xff", 2);
-  }
-  live_cluster c({"model.path=" + f.path});
+  kernels::testing_support::damaged_model m;
+  m.damage("norm.weight", 0, 2);
+  live_cluster c({"model.path=" + m.path()});
   EXPECT_FALSE(c.ready);
   EXPECT_EQ(c.wait(), 3);
   EXPECT_THAT(c.output(), HasSubstr("cannot start"));
@@ -251,7 +247,9 @@ TEST(up, children_follow_a_killed_supervisor) {
 TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
   std::string text;
   const std::vector<std::vector<std::string>> layouts{
-      {"transport.shared_memory=false"}, {"decode.ep=1", "engine.isa=portable"}, {"prefill.ranks=2", "prefill.ep=2", "engine.speculation=false", "decode.threads=2"}};
+      {"transport.shared_memory=false"},
+      {"decode.ep=1", "engine.isa=portable"},
+      {"prefill.ranks=2", "prefill.ep=2", "engine.speculation=false", "decode.threads=2"}};
   for (const auto& layout : layouts) {
     live_cluster c(layout);
     ASSERT_TRUE(c.ready) << c.output();

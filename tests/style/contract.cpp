@@ -17,7 +17,8 @@ enum class kind { other, type, function };
 // Kind of a whole declaration (its text up to the first `{` or `;` outside parentheses).
 kind kind_of(const std::string& text, char end) {
   static const std::regex type(R"(^\s*(template\s*<.*>\s*)?(class|struct|union|enum)\b)");
-  static const std::regex skip(R"(^\s*(using|namespace|static_assert|extern|friend|typedef|template\s+(class|struct)|template\s*<\s*>|[A-Z][A-Z0-9_]*\s*\())");
+  static const std::regex skip(
+      R"(^\s*(using|namespace|static_assert|extern|friend|typedef|template\s+(class|struct)|template\s*<\s*>|[A-Z][A-Z0-9_]*\s*\())");
   static const std::regex function(R"([\w>&*\]]\s+[&*]*(\w+::)*(operator\s*\S+|\w+)\s*\()");
   static const std::regex boilerplate(R"(\binspect\s*\(|= *default|\bdeduction)");
   if (std::regex_search(text, skip)) return kind::other;
@@ -38,22 +39,25 @@ bool documented_here(const std::vector<std::string>& raw, size_t first) {
 
 }  // namespace
 
-std::vector<std::pair<size_t, std::string>> undocumented(const std::vector<std::string>& raw, const std::vector<std::string>& code) {
+std::vector<std::pair<size_t, std::string>> undocumented(const std::vector<std::string>& raw,
+                                                         const std::vector<std::string>& code) {
   std::vector<std::pair<size_t, std::string>> out;
-  std::vector<bool> open;       // true: a namespace whose members are public
-  std::string text;             // of the declaration being read
+  std::vector<bool> open;  // true: a namespace whose members are public
+  std::string text;        // of the declaration being read
   size_t first = 0;
   int parens = 0;
   bool preprocessor = false;
-  bool covered = false;         // the paragraph began with a comment
+  bool covered = false;  // the paragraph began with a comment
   auto public_scope = [&] {
-    for (bool o : open) if (!o) return false;
+    for (bool o : open)
+      if (!o) return false;
     return true;
   };
   static const std::regex space(R"(^\s*(inline\s+)?namespace\b(\s+([\w:]+))?)");
   auto finish = [&](char end) {
     kind k = kind_of(text, end);
-    bool ok = k == kind::other || documented_here(raw, first) || (covered && (k == kind::function || text.starts_with("template")));
+    bool ok = k == kind::other || documented_here(raw, first) ||
+              (covered && (k == kind::function || text.starts_with("template")));
     if (!ok) {
       std::string shown = raw[first].substr(raw[first].find_first_not_of(" \t"));
       out.emplace_back(first, "`" + shown.substr(0, 60) + "`");

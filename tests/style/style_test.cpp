@@ -22,7 +22,8 @@ std::string read(const fs::path& p) {
 TEST(style, the_source_tree_keeps_the_house_rules) {
   fs::path root = TROUPE_SOURCE_DIR;
   std::vector<fs::path> files;
-  for (const char* top : {"actors", "runtime", "kernels", "kv", "policies", "configs", "tests", "examples", "cmake", "docs"}) {
+  for (const char* top :
+       {"actors", "runtime", "kernels", "kv", "policies", "configs", "tests", "examples", "cmake", "docs"}) {
     if (!fs::exists(root / top)) continue;
     for (const auto& e : fs::recursive_directory_iterator(root / top)) {
       std::string relative = fs::relative(e.path(), root).generic_string();
@@ -105,7 +106,8 @@ TEST(style_rules, declarations_carry_a_contract) {
   EXPECT_EQ(lines(path, "namespace troupe {\ntemplate <class T>\nclass x {\n};\n}\n"), v{2});
   EXPECT_EQ(lines(path, "namespace troupe::detail {\nstruct a {};\n}\n"), v{});
   EXPECT_EQ(lines(path, "namespace troupe {\nconstexpr int limit = 4 * (2 + 1);\ninline int k{3};\n}\n"), v{});
-  EXPECT_EQ(lines(path, "namespace troupe {\ntemplate <class F>\nauto inspect(F& f, a& x) {\n  return f(x.a);\n}\n}\n"), v{});
+  EXPECT_EQ(lines(path, "namespace troupe {\ntemplate <class F>\nauto inspect(F& f, a& x) {\n  return f(x.a);\n}\n}\n"),
+            v{});
   EXPECT_EQ(lines(path, "#define X(a) \\\n  int a()\nnamespace troupe {\nCAF_BEGIN(a, b)\n}\n"), v{});
 }
 

@@ -225,6 +225,21 @@ TEST_F(shard_store_test, after_a_failed_commit_nothing_is_written_until_the_next
   EXPECT_TRUE(holds(*store, b));
 }
 
+TEST_F(shard_store_test, a_database_without_room_refuses_and_then_goes_on) {
+  const made_shard a = make_shard(1, 0, 9'000), b = make_shard(2, 0, 9'000);
+  put(a);
+  const uint64_t taken = store->usage().allocated;
+  records.fail_writes(error{errc::exhausted, "made to be full"});
+  EXPECT_EQ(store->put(b.extent, 0, b.payload).error().code, errc::exhausted);
+  EXPECT_EQ(store->remove(a.extent.id, 0).error().code, errc::exhausted);
+  EXPECT_EQ(store->usage().allocated, taken);
+  EXPECT_TRUE(holds(*store, a));
+  records.fail_writes(std::nullopt);
+  put(b);
+  EXPECT_TRUE(holds(*store, b));
+  expect_exact(*store);
+}
+
 TEST_F(shard_store_test, targets_share_a_database_without_meeting) {
   memory_disk other_device;
   shard_store_options o = small_device();

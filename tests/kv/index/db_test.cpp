@@ -153,6 +153,38 @@ TEST(rocks_test, options_and_places_that_cannot_work_are_refused) {
   EXPECT_EQ(open_rocks_db({.path = dir.path() + "/file"}).error().code, errc::io);
 }
 
+TEST(rocks_test, a_disk_without_room_refuses_writing_and_opening_but_not_reading) {
+  temp_dir dir;
+  const std::string path = dir.path() + "/db";
+  write_batch b;
+  b.put(family::block, "k", "1");
+  {
+    auto first = open_rocks_db({.path = path});
+    ASSERT_TRUE(first) << first.error().message;
+    ASSERT_TRUE((*first)->write(b, sync_write::no));
+  }
+  {
+    auto full = open_rocks_db({.path = path, .least_room_to_write = UINT64_MAX});
+    ASSERT_TRUE(full) << full.error().message;
+    const auto refused = (*full)->write(b, sync_write::no);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, errc::exhausted);
+    EXPECT_NE(refused.error().message.find("make room"), std::string::npos) << refused.error().message;
+    EXPECT_FALSE((*full)->clear(family::block));
+    std::string v;
+    const auto got = (*full)->get(family::block, "k", v);
+    ASSERT_TRUE(got);
+    EXPECT_TRUE(*got);
+    EXPECT_EQ(v, "1");
+  }
+  for (const std::string& where : {path, dir.path() + "/new"}) {
+    const auto refused = open_rocks_db({.path = where, .least_room_to_open = UINT64_MAX});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, errc::exhausted) << refused.error().message;
+  }
+  EXPECT_TRUE(open_rocks_db({.path = path}));
+}
+
 TEST(rocks_test, a_newer_version_is_not_opened) {
   temp_dir dir;
   const std::string path = dir.path() + "/db";

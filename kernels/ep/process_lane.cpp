@@ -1,4 +1,4 @@
-#include "kernels/ep/ucx_lane.hpp"
+#include "kernels/ep/process_lane.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 
 namespace troupe::kernels::ep {
 
-result<std::shared_ptr<ucx_lane>> ucx_lane::make(std::shared_ptr<ucx_core> core, const group_view& view) {
-  std::shared_ptr<ucx_lane> l(new ucx_lane);
+result<std::shared_ptr<process_lane>> process_lane::make(std::shared_ptr<endpoint_core> core, const group_view& view) {
+  std::shared_ptr<process_lane> l(new process_lane);
   l->core_ = std::move(core);
   l->rank_ = view.rank;
   l->inbox_bytes_ = inbox_layout(view.shape).total;
@@ -32,7 +32,7 @@ result<std::shared_ptr<ucx_lane>> ucx_lane::make(std::shared_ptr<ucx_core> core,
   return l;
 }
 
-ucx_lane::~ucx_lane() {
+process_lane::~process_lane() {
   std::lock_guard lock(core_->serial);
   if (core_->current == this) core_->current = nullptr;
   direct_.clear();
@@ -40,7 +40,7 @@ ucx_lane::~ucx_lane() {
   links_.clear();
 }
 
-result<void> ucx_lane::send_hello(const group_view& view, uint32_t rank) {
+result<void> process_lane::send_hello(const group_view& view, uint32_t rank) {
   slot_header h;
   h.epoch = view.epoch.value;
   h.incarnation = core_->incarnation;
@@ -56,7 +56,7 @@ result<void> ucx_lane::send_hello(const group_view& view, uint32_t rank) {
 }
 
 // True when the hello of `rank` for this epoch is there; maps its region then.
-bool ucx_lane::accept_hello(const group_view& view, uint32_t rank) {
+bool process_lane::accept_hello(const group_view& view, uint32_t rank) {
   const auto found = core_->hellos.find(links_[rank]->where.identity);
   if (found == core_->hellos.end()) return false;
   const auto& [h, blob] = found->second;
@@ -83,12 +83,12 @@ bool ucx_lane::accept_hello(const group_view& view, uint32_t rank) {
   return true;
 }
 
-result<void> ucx_lane::open_link(const group_view& view, uint32_t rank) {
+result<void> process_lane::open_link(const group_view& view, uint32_t rank) {
   TROUPE_TRY(links_[rank], core_->link(view.members[rank].address));
   return send_hello(view, rank);
 }
 
-result<void> ucx_lane::connect(const group_view& view, std::vector<uint32_t>& missing) {
+result<void> process_lane::connect(const group_view& view, std::vector<uint32_t>& missing) {
   const nanoseconds until = steady_clock().now() + view.connect_timeout;
   missing.clear();
   core_->progress();  // learn which links of the past have died
@@ -132,7 +132,7 @@ result<void> ucx_lane::connect(const group_view& view, std::vector<uint32_t>& mi
   return {};
 }
 
-void ucx_lane::deliver(const slot_header& header, std::span<const std::byte> payload) {
+void process_lane::deliver(const slot_header& header, std::span<const std::byte> payload) {
   if (sink_) {
     sink_->on_message(header, payload);
   } else if (early_.size() < links_.size() * 4) {
@@ -142,7 +142,7 @@ void ucx_lane::deliver(const slot_header& header, std::span<const std::byte> pay
   }
 }
 
-std::byte* ucx_lane::buffer(uint32_t rank, size_t bytes, nanoseconds limit, lane_sink& sink) {
+std::byte* process_lane::buffer(uint32_t rank, size_t bytes, nanoseconds limit, lane_sink& sink) {
   // What comes while this waits goes to the sink; inside progress it is set already.
   lane_sink* const before = std::exchange(sink_, &sink);
   std::byte* at = core_->buffer(*links_[rank], bytes, limit);
@@ -150,11 +150,11 @@ std::byte* ucx_lane::buffer(uint32_t rank, size_t bytes, nanoseconds limit, lane
   return at;
 }
 
-void ucx_lane::post(uint32_t rank, const slot_header& header, size_t bytes) {
+void process_lane::post(uint32_t rank, const slot_header& header, size_t bytes) {
   core_->post(*links_[rank], header, bytes);
 }
 
-void ucx_lane::progress(lane_sink& sink) {
+void process_lane::progress(lane_sink& sink) {
   sink_ = &sink;
   if (!early_.empty()) {
     for (const auto& m : std::exchange(early_, {})) sink.on_message(m.header, m.payload);
@@ -170,7 +170,7 @@ void ucx_lane::progress(lane_sink& sink) {
     }
 }
 
-bool ucx_lane::idle() const {
+bool process_lane::idle() const {
   for (const auto& l : links_)
     if (l)
       for (const auto& o : *l->out)
@@ -178,7 +178,7 @@ bool ucx_lane::idle() const {
   return true;
 }
 
-void ucx_lane::flush(nanoseconds limit, lane_sink& sink) {
+void process_lane::flush(nanoseconds limit, lane_sink& sink) {
   const nanoseconds until = steady_clock().now() + limit;
   do progress(sink);
   while (!idle() && steady_clock().now() < until);

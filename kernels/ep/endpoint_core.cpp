@@ -1,14 +1,14 @@
 // The endpoint's wire: links to peers and the handler of their messages.
 #include <cstring>
 
-#include "kernels/ep/ucx_lane.hpp"
+#include "kernels/ep/process_lane.hpp"
 #include "runtime/transport/tcp_wire.hpp"
 
 namespace troupe::kernels::ep {
 
-ucx_core::~ucx_core() { links.clear(); }
+endpoint_core::~endpoint_core() { links.clear(); }
 
-result<void> ucx_core::open(const ep_endpoint_options& options) {
+result<void> endpoint_core::open(const ep_endpoint_options& options) {
   transport::tcp_wire_options bounds;
   bounds.interface = options.interface;
   bounds.max_payload = transport::max_frame_payload;  // the shapes of later groups are not known
@@ -20,7 +20,7 @@ result<void> ucx_core::open(const ep_endpoint_options& options) {
   return {};
 }
 
-void ucx_core::receive(std::span<const std::byte> header, std::span<const std::byte> payload) {
+void endpoint_core::receive(std::span<const std::byte> header, std::span<const std::byte> payload) {
   slot_header h;
   if (header.size() != sizeof h) {
     counters->stale_headers.fetch_add(1, std::memory_order_relaxed);
@@ -40,7 +40,7 @@ void ucx_core::receive(std::span<const std::byte> header, std::span<const std::b
   }
 }
 
-void ucx_core::note_deaths() {
+void endpoint_core::note_deaths() {
   for (auto& [identity, l] : links)
     if (!l->dead && l->link->lost()) {
       l->dead = true;
@@ -48,13 +48,13 @@ void ucx_core::note_deaths() {
     }
 }
 
-void ucx_core::progress() {
+void endpoint_core::progress() {
   while (wire->progress() != 0) {
   }
   note_deaths();
 }
 
-result<std::shared_ptr<peer_link>> ucx_core::link(const std::string& address) {
+result<std::shared_ptr<peer_link>> endpoint_core::link(const std::string& address) {
   TROUPE_TRY(const auto where, transport::endpoint_address::decode(address));
   if (auto known = links.find(where.identity); known != links.end() && !known->second->link->lost())
     return known->second;
@@ -65,7 +65,7 @@ result<std::shared_ptr<peer_link>> ucx_core::link(const std::string& address) {
   return made;
 }
 
-std::byte* ucx_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
+std::byte* endpoint_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
   auto& o = (*to.out)[to.next];
   if (to.under_way(o)) {
     const nanoseconds until = steady_clock().now() + limit;
@@ -80,7 +80,7 @@ std::byte* ucx_core::buffer(peer_link& to, size_t bytes, nanoseconds limit) {
   return o.bytes.data() + sizeof(slot_header);
 }
 
-void ucx_core::post(peer_link& to, const slot_header& header, size_t bytes) {
+void endpoint_core::post(peer_link& to, const slot_header& header, size_t bytes) {
   auto& o = (*to.out)[to.next];
   o.number = to.link->post(std::as_bytes(std::span(&header, 1)),
                            std::span<const std::byte>(o.bytes).subspan(sizeof header, bytes), to.out);

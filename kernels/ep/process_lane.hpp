@@ -16,7 +16,7 @@
 namespace troupe::kernels::ep {
 
 /// The connection to one peer process. It lasts over epochs, so that a rank that moves on to a new epoch first does not
-/// look dead to the others. Used under `ucx_core::serial`.
+/// look dead to the others. Used under `endpoint_core::serial`.
 struct peer_link {
   explicit peer_link(std::string who) : address(std::move(who)) {}
 
@@ -41,10 +41,10 @@ struct peer_hello {
   std::string blob;
 };
 
-class ucx_lane;
+class process_lane;
 
 /// What the groups of one endpoint share. Everything but `wire->signal` and the counters is used under `serial`.
-struct ucx_core {
+struct endpoint_core {
   std::recursive_mutex serial;
   std::unique_ptr<transport::wire> wire;  // outlives the links
   bool shares = false;                    // memory of peers on this host is mapped
@@ -52,11 +52,11 @@ struct ucx_core {
   std::shared_ptr<atomic_counters> counters = std::make_shared<atomic_counters>();
   std::map<uint64_t, std::shared_ptr<peer_link>> links;  // by identity; members of the newest view only
   std::map<uint64_t, peer_hello> hellos;                 // newest of each peer, at most `max_hellos`
-  ucx_lane* current = nullptr;
+  process_lane* current = nullptr;
   uint64_t deaths = 0;  // links that have died
 
   static constexpr size_t max_hellos = 1024;
-  ~ucx_core();
+  ~endpoint_core();
   /// Opens the contexts and the handler of messages.
   result<void> open(const ep_endpoint_options& options);
   /// The link to a peer, made if there is none that lives.
@@ -73,11 +73,11 @@ struct ucx_core {
 };
 
 /// The lane over a wire and shared memory; see lane.hpp for the contract.
-class ucx_lane final : public lane {
+class process_lane final : public lane {
  public:
   /// Allocates the inbox region of `view` and becomes the core's current lane. Under `serial`.
-  static result<std::shared_ptr<ucx_lane>> make(std::shared_ptr<ucx_core> core, const group_view& view);
-  ~ucx_lane() override;
+  static result<std::shared_ptr<process_lane>> make(std::shared_ptr<endpoint_core> core, const group_view& view);
+  ~process_lane() override;
 
   /// Meets the members; on peer_lost `missing` holds the ranks that did not answer. Under `serial`.
   result<void> connect(const group_view& view, std::vector<uint32_t>& missing);
@@ -97,7 +97,7 @@ class ucx_lane final : public lane {
   void deliver(const slot_header& header, std::span<const std::byte> payload);
 
  private:
-  ucx_lane() = default;
+  process_lane() = default;
   bool accept_hello(const group_view& view, uint32_t rank);
   result<void> send_hello(const group_view& view, uint32_t rank);
   result<void> open_link(const group_view& view, uint32_t rank);
@@ -107,7 +107,7 @@ class ucx_lane final : public lane {
     slot_header header;
     std::vector<std::byte> payload;
   };
-  std::shared_ptr<ucx_core> core_;
+  std::shared_ptr<endpoint_core> core_;
   std::unique_ptr<transport::memory> shared_;
   std::shared_ptr<void> private_;
   std::byte* inbox_ = nullptr;
