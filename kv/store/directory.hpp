@@ -51,7 +51,7 @@ struct directory_options {
   bool give_up_missing = false;   // with remake_missing: also more than m; what they held is gone then
   std::vector<uint32_t> without;  // targets to be treated as absent (benchmarks, tests)
   durability durable = durability::process;
-  size_t io_threads = 8;
+  size_t io_threads = 16;
   nanoseconds hedge_after{0};
   uint64_t window = 64ull << 20;
   int64_t agent_ttl_s = 3 * 86'400, chatbot_ttl_s = 7 * 86'400, step_s = 3'600;

@@ -186,7 +186,7 @@ const section<storage_section>& storage_table() {
                    "A shard that has not come after so long is rebuilt from others instead; 0s: wait. Targets on one "
                    "disk gain nothing by it."),
        size<s>("window", &s::window, 64ull << 20, 1ull << 20, 1ull << 40, "Bytes being read, and being written, at once."),
-       count<s>("io_threads", &s::io_threads, 8, 1, 256, "threads", "Threads that wait for disks."),
+       count<s>("io_threads", &s::io_threads, 16, 1, 256, "threads", "Threads that wait for disks."),
        choice<s>("durability", &s::durability, "process", {"process", "power"},
                  "What an acknowledged write survives: the end of the process, or a power cut too.")}};
   return table;
