@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/isa.hpp"
 #include "kernels/cpu/operators.hpp"
+#include "kernels/engine/handoff.hpp"
 #include "kernels/engine/step_engine.hpp"
 #include "kernels/ep/local_group.hpp"
 
@@ -27,6 +28,7 @@ result<model_facts> cpu_model_facts(const model& m, const engine_limits& limits,
   f.bos = c.bos;
   f.eos = c.eos;
   f.pad = c.pad;
+  f.handoff_bytes = handoff_bytes(m);
   return f;
 }
 
@@ -67,6 +69,7 @@ result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine
     config.pages = {parts.own_pages.get(), bytes};
   }
   parts.pages = config.pages;
+  parts.handoff = config.handoff;
   parts.clock = config.clock ? config.clock : &steady_clock();
   parts.on_drafts = std::move(config.on_drafts);
   parts.group = std::move(config.group);

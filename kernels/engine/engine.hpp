@@ -47,6 +47,28 @@ struct stop_params {
   bool operator==(const stop_params&) const = default;
 };
 
+/// No place in the handoff memory.
+inline constexpr uint32_t no_handoff = UINT32_MAX;
+
+/// A sequence as another engine left it: its pages, filled by the caller and checked (check_handoff), and its state in
+/// place `state` of the handoff memory, both untouched by others until the result of the plan that opens the slot.
+/// kernels/engine/handoff.hpp says what a state is.
+struct sequence_import {
+  uint32_t rows = 0;  // tokens in place: one less than are known; 0: nothing is imported
+  uint32_t state = no_handoff;
+  std::vector<page_id> pages;  // the slot's page table so far: those that hold `rows` tokens
+  bool operator==(const sequence_import&) const = default;
+};
+
+/// What an engine has written for another one.
+struct sequence_export {
+  uint32_t rows = 0;  // tokens in place; 0: nothing was exported
+  uint32_t state_bytes = 0;
+  uint64_t state_checksum = 0;
+  std::vector<uint64_t> page_checksums;  // of the valid bytes of each page, in the order of the slot's table
+  bool operator==(const sequence_export&) const = default;
+};
+
 /// The lasting facts of a sequence, given once when its slot is opened.
 struct sequence_open {
   slot_id slot;
@@ -55,6 +77,7 @@ struct sequence_open {
   sampling_params sampling;
   stop_params stop;
   bool speculate = true;
+  sequence_import imported;  // rows > 0: the slot starts with these tokens in place, and its first step is a decode
   bool operator==(const sequence_open&) const = default;
 };
 
@@ -68,15 +91,16 @@ struct sequence_open {
 /// prompt's last chunk.
 struct sequence_step {
   slot_id slot;
-  uint32_t position = 0;           // first row of a chunk; ignored for decode
-  uint32_t rows = 0;               // rows of the chunk; 0 = decode
-  uint32_t window_floor = 0;       // no query sees a window row before this position
-  uint32_t write_global_from = 0;  // rows before it are replayed: their stored global KV is read, never overwritten
-  uint32_t decoder_from = 0;       // d: first position that decoder layers after the first run on
-  uint32_t decoder_floor = 0;      // window floor of those decoder layers
-  bool draft_context = true;       // write the drafter's context rows for rows that pass the last layers
-  bool sample = false;             // sample after the last row (always done by decode)
-  std::vector<page_id> pages;      // newly reserved pages, appended to the slot's page table before the step
+  uint32_t position = 0;            // first row of a chunk; ignored for decode
+  uint32_t rows = 0;                // rows of the chunk; 0 = decode
+  uint32_t window_floor = 0;        // no query sees a window row before this position
+  uint32_t write_global_from = 0;   // rows before it are replayed: their stored global KV is read, never overwritten
+  uint32_t decoder_from = 0;        // d: first position that decoder layers after the first run on
+  uint32_t decoder_floor = 0;       // window floor of those decoder layers
+  bool draft_context = true;        // write the drafter's context rows for rows that pass the last layers
+  bool sample = false;              // sample after the last row (always done by decode)
+  std::vector<page_id> pages;       // newly reserved pages, appended to the slot's page table before the step
+  uint32_t export_to = no_handoff;  // place of the handoff memory for the state after the step; needs `sample`
   bool operator==(const sequence_step&) const = default;
 };
 
@@ -113,6 +137,7 @@ struct sequence_result {
   std::vector<std::vector<token_logprob>> top;  // alternatives per token, when asked for
   uint32_t drafted = 0, accepted = 0;           // drafts verified in this step, and accepted
   finish_reason finish = finish_reason::none;   // after a finish the slot computes nothing; close it
+  sequence_export exported;                     // where the step asked for it and the sequence has not ended
   bool operator==(const sequence_result&) const = default;
 };
 
@@ -163,6 +188,7 @@ struct engine_limits {
   uint32_t pages = 1024;        // pool size
   uint32_t max_draft = 5;       // drafts per sequence and step
   uint32_t threads = 1;         // compute threads, the engine thread included
+  uint32_t handoffs = 0;        // places in the handoff memory, for sequences that come from or go to other engines
   bool operator==(const engine_limits&) const = default;
 };
 
@@ -178,6 +204,7 @@ struct model_facts {
   uint32_t experts = 0;
   bool has_drafter = false;
   token_id bos = 0, eos = 1, pad = 2;
+  uint32_t handoff_bytes = 0;  // of one place in the handoff memory
   bool operator==(const model_facts&) const = default;
 };
 

@@ -37,6 +37,18 @@ result<void> check_open(const step_plan& plan, size_t i, const engine_limits& li
   for (token_id t : o.stop.stop_ids)
     if (!in_vocabulary(t, facts))
       return bad(plan, "open[{}].stop.stop_ids: {} is outside the vocabulary of {}", i, t, facts.vocabulary);
+  if (o.imported.rows == 0) return {};
+  const sequence_import& in = o.imported;
+  if (in.state >= limits.handoffs)
+    return bad(plan, "open[{}].imported.state: is {}, the handoff memory has {} places", i, in.state, limits.handoffs);
+  if (uint64_t{in.rows} + 1 != o.tokens.size() || in.rows < o.prompt_length)
+    return bad(plan, "open[{}].imported.rows: is {}, with {} tokens known and a prompt of {}", i, in.rows,
+               o.tokens.size(), o.prompt_length);
+  if (in.pages.size() != (uint64_t{in.rows} + facts.window - 1) / facts.window)
+    return bad(plan, "open[{}].imported.pages: {} pages for {} tokens", i, in.pages.size(), in.rows);
+  for (page_id p : in.pages)
+    if (p.value >= limits.pages)
+      return bad(plan, "open[{}].imported.pages: page {} is out of range, the pool has {}", i, p.value, limits.pages);
   return {};
 }
 
@@ -100,6 +112,9 @@ result<void> check_plan(const step_plan& plan, const engine_limits& limits, cons
     if (auto r = check_open(plan, i, limits, facts); !r) return r;
     state.slots[s].open = true;
     state.slots[s].known = static_cast<uint32_t>(plan.open[i].tokens.size());
+    state.slots[s].committed = plan.open[i].imported.rows;
+    if (plan.open[i].imported.rows > 0)
+      state.slots[s].pages = static_cast<uint32_t>(plan.open[i].imported.pages.size());
   }
   const uint32_t table = (limits.max_context + facts.window - 1) / facts.window;
   uint64_t chunk_rows = 0;
@@ -118,6 +133,9 @@ result<void> check_plan(const step_plan& plan, const engine_limits& limits, cons
     if (slot.pages > table)
       return bad(plan, "sequences[{}].pages: slot {} would have {} pages, {} hold the largest context", i, s.slot.value,
                  slot.pages, table);
+    if (s.export_to != no_handoff && (s.export_to >= limits.handoffs || !s.sample))
+      return bad(plan, "sequences[{}].export_to: is {}, of {} places, with sample {}", i, s.export_to, limits.handoffs,
+                 s.sample);
     if (s.rows > 0) {
       if (auto r = check_chunk(plan, i, facts, slot); !r) return r;
       chunk_rows += s.rows;

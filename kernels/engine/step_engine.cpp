@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/engine/handoff.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::kernels {
@@ -44,6 +45,7 @@ step_engine::step_engine(step_engine_parts parts, sink on_step)
       limits_(parts.limits),
       own_pages_(std::move(parts.own_pages)),
       page_memory_(parts.pages),
+      handoff_(parts.handoff),
       facts_(std::move(parts.facts)),
       clock_(*parts.clock),
       sink_(std::move(on_step)),
@@ -58,6 +60,9 @@ result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink 
     return fail(errc::invalid_argument,
                 "engine limits: slots {}, max_chunk {}, max_context {}, pages {} must be positive", l.slots,
                 l.max_chunk, l.max_context, l.pages);
+  if (parts.handoff.size() < size_t{l.handoffs} * parts.facts.handoff_bytes)
+    return fail(errc::invalid_argument, "handoff memory: {} bytes, {} places of {} bytes need {}", parts.handoff.size(),
+                l.handoffs, parts.facts.handoff_bytes, size_t{l.handoffs} * parts.facts.handoff_bytes);
   if (l.max_context > parts.weights->config.max_position_embeddings)
     return fail(errc::invalid_argument, "engine limits: max_context {} is above the model's {}", l.max_context,
                 parts.weights->config.max_position_embeddings);
@@ -115,6 +120,10 @@ result<void> step_engine::submit(step_plan plan) {
     return fail(errc::exhausted, "plan {}: {} plans are waiting already", plan.id, queue_.size());
   planned_state next = planned_;
   if (auto r = check_plan(plan, limits_, facts_, next); !r) return r;
+  for (size_t i = 0; i < plan.open.size(); ++i)
+    if (plan.open[i].imported.rows > 0)
+      if (auto r = read_handoff_head(*model_, facts_, plan.open[i], handoff_place(plan.open[i].imported.state)); !r)
+        return fail(r.error().code, "plan {}: open[{}].imported: {}", plan.id, i, r.error().message);
   planned_ = std::move(next);
   queue_.push_back(std::move(plan));
   if (parked_) parked_->wake();
@@ -309,6 +318,7 @@ void step_engine::apply_lists(step_result& result) {
     s.speculate = o.speculate;
     s.banned = s.stop.stop_ids;
     s.banned.push_back(facts_.eos);
+    if (o.imported.rows > 0) import_sequence(s, o);
   }
   for (const sequence_step& step : plan_.sequences) {
     slot_state& s = slots_[step.slot.value];
@@ -320,6 +330,20 @@ void step_engine::apply_lists(step_result& result) {
       table[s.pages++] = p.value;
     }
   }
+}
+
+void step_engine::import_sequence(slot_state& s, const sequence_open& o) {
+  auto head = head_of(*model_, facts_, o.imported.rows, handoff_place(o.imported.state));
+  TROUPE_CHECK(head.has_value(), "a state that was checked when its plan was submitted has changed: {}",
+               head.error().message);
+  read_handoff(*model_, *ops_, where_, *state_, o.slot.value, *head, handoff_place(o.imported.state));
+  auto table = state_->table(o.slot.value);
+  for (page_id p : o.imported.pages) table[s.pages++] = p.value;
+  s.committed = head->rows;
+  s.window_floor = head->window_floor;
+  s.decoder_floor = head->decoder_floor;
+  s.context_floor = head->context_floor;
+  s.context_end = head->context_end;
 }
 
 // Reports the running plan and those behind it as failed, and waits for a new group.

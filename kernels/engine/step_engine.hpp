@@ -29,6 +29,7 @@ struct step_engine_parts {
   engine_limits limits;
   std::span<std::byte> pages;              // limits.pages pages; outlives the engine, or lies in own_pages
   std::unique_ptr<std::byte[]> own_pages;  // memory that the engine keeps, may be null
+  std::span<std::byte> handoff;            // limits.handoffs places of facts.handoff_bytes; outlives the engine
   std::unique_ptr<ep::group> group;        // null: plans wait for the first regroup
   ep::placement placement;
   model_facts facts;
@@ -99,6 +100,7 @@ class step_engine final : public engine {
   void run();
   bool next_plan(std::unique_lock<std::mutex>& lock);
   void apply_lists(step_result& result);
+  void import_sequence(slot_state& slot, const sequence_open& open);
   void fail_step(error e);
   void leave();
   void resync();
@@ -115,6 +117,10 @@ class step_engine final : public engine {
   result<void> draft_pass();
   void finish_step(step_result& result);
   void report_drafts(const step_item& item) const;
+  sequence_export export_sequence(const step_item& item);
+  std::span<std::byte> handoff_place(uint32_t state) const {
+    return handoff_.subspan(size_t{state} * facts_.handoff_bytes, facts_.handoff_bytes);
+  }
   finish_reason finish_of(const slot_state& slot, token_id token, uint32_t known) const;
   bool wants_draft(const step_item& item) const;
 
@@ -124,7 +130,7 @@ class step_engine final : public engine {
   const place where_;
   const engine_limits limits_;
   const std::unique_ptr<std::byte[]> own_pages_;
-  const std::span<std::byte> page_memory_;
+  const std::span<std::byte> page_memory_, handoff_;
   const model_facts facts_;
   const clock_source& clock_;
   const sink sink_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/engine/handoff.hpp"
 #include "kernels/engine/step_engine.hpp"
 #include "runtime/base/check.hpp"
 
@@ -202,6 +203,28 @@ void step_engine::report_drafts(const step_item& item) const {
   on_drafts_(out);
 }
 
+// The sequence as it stands after the step. Its pages are not written any more unless it goes on here.
+sequence_export step_engine::export_sequence(const step_item& item) {
+  const slot_state& s = slots_[item.slot];
+  sequence_export out;
+  handoff_head head;
+  head.rows = s.committed;
+  head.window_floor = s.window_floor;
+  head.decoder_floor = s.decoder_floor;
+  head.context_floor = s.context_floor;
+  head.context_end = s.context_end;
+  const auto place = handoff_place(item.step->export_to);
+  out.rows = s.committed;
+  out.state_bytes = write_handoff(*model_, facts_, *ops_, where_, *state_, item.slot, s.tokens, head, place);
+  out.state_checksum = checksum(place.first(out.state_bytes));
+  const auto table = state_->table(item.slot);
+  for (uint32_t p = 0, first = 0; first < s.committed; ++p, first += facts_.window)
+    out.page_checksums.push_back(
+        page_checksum(model_->plan, page_memory_.subspan(size_t{table[p]} * facts_.page_bytes, facts_.page_bytes),
+                      std::min(facts_.window, s.committed - first)));
+  return out;
+}
+
 // The step has succeeded: moves it into the slots and writes the result.
 void step_engine::finish_step(step_result& result) {
   commits_.clear();
@@ -247,6 +270,8 @@ void step_engine::finish_step(step_result& result) {
       std::copy_n(confidences_.begin() + static_cast<ptrdiff_t>(from), block_, s.confidences.begin());
       while (s.draft_count < block_ && s.drafts[s.draft_count] >= 0) ++s.draft_count;
     }
+    if (item.sample && item.step->export_to != no_handoff && !s.finished && item.emitted > 0)
+      out.exported = export_sequence(item);
     result.rows += rows.rows;
     result.sequences.push_back(std::move(out));
   }

@@ -25,6 +25,7 @@ struct prompt {
   bool speculate = true;
   uint32_t prompt_length = 0;  // 0: tokens.size()
   uint32_t chunk = 0;          // rows per step of the prompt; 0: as many as fit
+  sequence_import imported;    // rows > 0: what another engine has done; tokens then holds its first token too
   bool decoder_replay = true;  // decoder layers on the last window only, as in serving; false: on everything
 };
 
@@ -43,10 +44,12 @@ struct completion {
 /// An engine with its page pool and a queue of its results. One thread calls it.
 class engine_driver {
  public:
-  /// `config.weights` and limits are the caller's; the driver owns the page memory.
+  /// `config.weights` and limits are the caller's; the driver owns the page memory unless the caller gives it.
   explicit engine_driver(cpu_engine_config config) : pool_(config.limits.pages) {
-    memory_.resize(size_t{config.limits.pages} * config.weights->plan.page_bytes);
-    config.pages = memory_;
+    if (config.pages.empty()) {
+      memory_.resize(size_t{config.limits.pages} * config.weights->plan.page_bytes);
+      config.pages = memory_;
+    }
     auto made = make_cpu_engine(std::move(config), [this](step_result r) {
       std::lock_guard lock(mutex_);
       results_.push_back(std::move(r));
@@ -125,8 +128,10 @@ class engine_driver {
         if (slots.count(s) || std::find(freed.begin(), freed.end(), slot_id{s}) != freed.end()) continue;
         const prompt& p = prompts[started];
         const uint32_t length = p.prompt_length ? p.prompt_length : static_cast<uint32_t>(p.tokens.size());
-        plan.open.push_back({slot_id{s}, p.tokens, length, p.sampling, p.stop, p.speculate});
-        slots[s] = {started++, 0, static_cast<uint32_t>(p.tokens.size())};
+        plan.open.push_back({slot_id{s}, p.tokens, length, p.sampling, p.stop, p.speculate, p.imported});
+        const uint32_t known = static_cast<uint32_t>(p.tokens.size());
+        slots[s] = {started++, p.imported.rows > 0 ? known : 0, known};
+        held_[s] = p.imported.pages;
       }
       if (slots.empty() && plan.close.empty() && started == prompts.size()) break;
       uint32_t budget = limits.max_chunk;
