@@ -43,8 +43,9 @@ class disk {
 
 /// Chunk files `chunk-00000000` in a directory, which is made if missing; direct I/O where the file system allows it
 /// (then nothing of it passes through the page cache), buffered otherwise (some tmpfs and overlay file systems;
-/// `name()` says which). A file `lock` keeps a second process (and a second object of this one) out. Errors:
+/// `name()` says which). A file `lock` keeps a second process (and a second object of this one) out. `read_only`:
+/// nothing is made or written, every call that would is io; others that only read may have it open too. Errors:
 /// unavailable (the directory is in use), io (no directory, no permission; with the path and the reason).
-result<std::unique_ptr<disk>> open_file_disk(const std::string& directory);
+result<std::unique_ptr<disk>> open_file_disk(const std::string& directory, bool read_only = false);
 
 }  // namespace troupe::kv

@@ -53,8 +53,12 @@ tl::unexpected<error> os_error(const std::string& path, const char* what) {
 
 class file_disk final : public disk {
  public:
-  file_disk(std::string directory, int directory_fd, int lock_fd, bool direct)
-      : directory_(std::move(directory)), directory_fd_(directory_fd), lock_fd_(lock_fd), direct_(direct) {}
+  file_disk(std::string directory, int directory_fd, int lock_fd, bool direct, bool read_only)
+      : directory_(std::move(directory)),
+        directory_fd_(directory_fd),
+        lock_fd_(lock_fd),
+        direct_(direct),
+        read_only_(read_only) {}
 
   result<std::vector<uint32_t>> chunks() override {
     std::error_code e;
@@ -77,6 +81,7 @@ class file_disk final : public disk {
     const std::string path = path_of(chunk), making = path + ".new";
     if (bytes == 0 || bytes % run_bytes)
       return fail(errc::invalid_argument, "{}: a chunk of {} bytes is no multiple of {}", path, bytes, run_bytes);
+    if (read_only_) return refuse_write();
     if (::access(path.c_str(), F_OK) == 0) return lengthen(chunk, bytes);
     const auto refuse = [&](const char* what) {
       auto e = os_error(making, what);
@@ -102,6 +107,7 @@ class file_disk final : public disk {
   }
 
   result<void> write(uint32_t chunk, uint64_t offset, std::span<const std::byte> bytes) override {
+    if (read_only_) return refuse_write();
     TROUPE_TRY(const auto f, opened(chunk));
     if (auto r = aligned(chunk, offset, bytes.size(), bytes.data()); !r) return r;
     TROUPE_TRY(const uint64_t end, size(chunk));
@@ -129,12 +135,14 @@ class file_disk final : public disk {
   }
 
   result<void> sync(uint32_t chunk) override {
+    if (read_only_) return {};
     TROUPE_TRY(const auto f, opened(chunk));
     if (::fdatasync(f->get()) != 0) return os_error(path_of(chunk), "cannot sync");
     return {};
   }
 
   result<void> remove(uint32_t chunk) override {
+    if (read_only_) return refuse_write();
     {
       std::lock_guard lock(mutex_);
       if (const auto it = open_.find(chunk); it != open_.end()) {
@@ -162,7 +170,8 @@ class file_disk final : public disk {
       return it->second->second;
     }
     const std::string path = path_of(chunk);
-    auto f = std::make_shared<const descriptor>(::open(path.c_str(), O_RDWR | O_CLOEXEC | (direct_ ? O_DIRECT : 0)));
+    const int how = read_only_ ? O_RDONLY : O_RDWR;
+    auto f = std::make_shared<const descriptor>(::open(path.c_str(), how | O_CLOEXEC | (direct_ ? O_DIRECT : 0)));
     if (!*f) return os_error(path, "cannot open it");
     if (recent_.size() == max_open) {
       open_.erase(recent_.back().first);
@@ -172,6 +181,8 @@ class file_disk final : public disk {
     open_[chunk] = recent_.begin();
     return open_file(f);
   }
+
+  tl::unexpected<error> refuse_write() const { return fail(errc::io, "{}: was opened for reading only", directory_); }
 
   static bool reserve(const descriptor& f, uint64_t bytes) {
     int r = 0;
@@ -211,53 +222,58 @@ class file_disk final : public disk {
 
   const std::string directory_;
   const descriptor directory_fd_, lock_fd_;
-  const bool direct_;
+  const bool direct_, read_only_;
   std::mutex mutex_;
   std::list<entry> recent_;  // protected by mutex_; most recently used first
   std::unordered_map<uint32_t, std::list<entry>::iterator> open_;
 };
 
 // Some file systems take O_DIRECT at open and refuse it at the first read, so both are tried, on the lock file.
-bool direct_works(const std::string& path) {
-  const descriptor f(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT));
+bool direct_works(const std::string& path, bool read_only) {
+  const descriptor f(::open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_DIRECT));
   if (!f) return false;
   const aligned_buffer page(run_bytes);
   std::memset(page.data(), 0, run_bytes);
+  if (read_only) return ::pread(f.get(), page.data(), run_bytes, 0) >= 0;
   return ::pwrite(f.get(), page.data(), run_bytes, 0) == run_bytes &&
          ::pread(f.get(), page.data(), run_bytes, 0) == run_bytes;
 }
 
 }  // namespace
 
-result<std::unique_ptr<disk>> open_file_disk(const std::string& directory) {
+result<std::unique_ptr<disk>> open_file_disk(const std::string& directory, bool read_only) {
   std::error_code e;
-  std::filesystem::create_directories(directory, e);
+  if (!read_only) std::filesystem::create_directories(directory, e);
   if (e) return fail(errc::io, "{}: cannot make the directory: {}", directory, e.message());
   const int dir = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0) return os_error(directory, "cannot open the directory");
   const std::string lock_path = directory + "/lock";
-  const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int lock = read_only ? ::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC)
+                             : ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   // From here on the disk closes both.
   auto refuse = [&](tl::unexpected<error> why) {
     ::close(dir);
     if (lock >= 0) ::close(lock);
     return why;
   };
-  if (lock < 0) return refuse(os_error(lock_path, "cannot open it"));
-  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+  // A directory that only reads and has no lock file: nobody has written here.
+  const bool locks = lock >= 0 || !read_only || errno != ENOENT;
+  if (lock < 0 && locks) return refuse(os_error(lock_path, "cannot open it"));
+  if (locks && ::flock(lock, (read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return refuse(os_error(lock_path, "cannot lock it"));
     return refuse(fail(errc::unavailable,
                        "{}: another process uses this directory (it holds {}); stop it, or give another "
                        "directory",
                        directory, lock_path));
   }
-  const bool direct = direct_works(lock_path);
+  const bool direct = direct_works(lock_path, read_only);
+  if (read_only) return std::unique_ptr<disk>(new file_disk(directory, dir, lock, direct, true));
   // Files that a crash left half made.
   for (std::filesystem::directory_iterator it(directory, e), end; !e && it != end; it.increment(e)) {
     const std::string name = it->path().filename();
     if (name.starts_with(prefix) && name.ends_with(".new")) ::unlink(it->path().c_str());
   }
-  return std::unique_ptr<disk>(new file_disk(directory, dir, lock, direct));
+  return std::unique_ptr<disk>(new file_disk(directory, dir, lock, direct, false));
 }
 
 }  // namespace troupe::kv

@@ -35,22 +35,29 @@ result<void> shard_store::impl::open() {
   std::optional<device_record> known;
   if (there)
     if (auto r = decode_device_record(value)) known = *r;
+  TROUPE_TRY(const auto numbers, device_disk.chunks());
+  if (known && options.renew && !options.read_only && !numbers.empty()) known.reset();
   if (known) {
     device = known->device;
     next_sequence = sequence_ceiling = known->sequence_ceiling;
   } else if (auto r = find_device(); !r) {
     return r;
   }
-  TROUPE_TRY(const auto numbers, device_disk.chunks());
-  if (known && numbers.empty() && !options.accept_blank_disk) {
+  if (known && numbers.empty() && !options.accept_blank_disk && !options.renew) {
     TROUPE_TRY(const bool records, has_records());
     if (records || known->rebuilding)
       return fail(
           errc::unavailable,
           "{}: no chunk files, but the database knows shards of target {} there: is the disk mounted? If it is a "
-          "new one, say so (accept_blank_disk)",
-          device_disk.name(), options.target.value);
+          "new one: `troupe kv targets renew --dir DIR {}`, then `troupe kv scrub` fills it",
+          device_disk.name(), options.target.value, options.target.value);
   }
+  if (options.read_only && (!known || known->rebuilding) && !numbers.empty())
+    return fail(errc::stale,
+                "{}: the records of its shards must be made again; a command that may write does that, for example "
+                "`troupe kv scrub`",
+                device_disk.name());
+  if (options.read_only && !known) return {};  // new and empty
   if (!known || known->rebuilding) {
     if (!numbers.empty() || known) return rebuild();
     // A new device. Records of an earlier one under this target's number would name its shards.
@@ -66,6 +73,7 @@ result<void> shard_store::impl::open() {
   }
   if (auto r = load_records(); !r) return r;
   reach("open.loaded");
+  if (options.read_only) return {};
   if (auto r = write_device(false); !r) return r;
   reach("open.recorded");
   return {};
@@ -116,10 +124,10 @@ result<uint64_t> shard_store::impl::check_headers() {
     const auto h = read ? decode_chunk_header(page) : fail(errc::corrupt, "unreadable");
     if (h && h->device != device)
       return fail(errc::unavailable,
-                  "{}: chunk {} belongs to device {}, the database of target {} knows device {}: give each its own "
-                  "(or delete the records to start from this disk)",
-                  device_disk.name(), n, hex(h->device), options.target.value, hex(device));
-    if (h && h->number == n && h->bytes == bytes) continue;
+                  "{}: chunk {} belongs to device {}, the database of target {} knows device {}: give each target its "
+                  "own disk, or take this one as it is with `troupe kv targets renew --dir DIR {}`",
+                  device_disk.name(), n, hex(h->device), options.target.value, hex(device), options.target.value);
+    if ((h && h->number == n && h->bytes == bytes) || options.read_only) continue;
     const bool told = h && h->number == n && h->bytes <= max_chunk_bytes;
     const uint64_t whole = told ? h->bytes : bytes < min_chunk_bytes ? options.chunk_bytes : bytes;
     if (bytes < whole) {
@@ -138,6 +146,7 @@ result<void> shard_store::impl::drop_records(const std::vector<std::string>& key
   write_batch batch;
   for (const std::string& k : keys) batch.erase(family::shard, k);
   report.dropped_records += keys.size();
+  if (options.read_only) return {};
   return batch.empty() ? result<void>{} : database.write(batch, commit_sync());
 }
 

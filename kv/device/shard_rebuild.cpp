@@ -54,13 +54,14 @@ result<void> shard_store::impl::rebuild() {
   return {};
 }
 
-// Footers of chunk `chunk` that say they lie where they were found, newest first. `own`: of this device only.
-result<std::vector<shard_footer>> shard_store::impl::scan_chunk(uint32_t chunk, bool own) {
-  TROUPE_TRY(const uint64_t bytes, device_disk.size(chunk));
-  std::vector<shard_footer> out;
+// Footers in bytes [from, to) of chunk `chunk` that say they lie where they were found; returns how many did not hold.
+// `own`: of this device only.
+uint64_t shard_store::impl::footers_in(uint32_t chunk, uint64_t from, uint64_t to, bool own,
+                                       std::vector<shard_footer>& out) {
+  uint64_t rotten = 0;
   const aligned_buffer buffer(window_bytes);
-  for (uint64_t at = 0; at < bytes; at += window_bytes) {
-    const auto window = buffer.bytes().first(std::min<uint64_t>(window_bytes, bytes - at));
+  for (uint64_t at = from; at < to; at += window_bytes) {
+    const auto window = buffer.bytes().first(std::min<uint64_t>(window_bytes, to - at));
     const bool whole = device_disk.read(chunk, at, window).has_value();
     for (uint64_t in = 0; in < window.size(); in += run_bytes) {
       const auto page = window.subspan(in, run_bytes);
@@ -68,7 +69,7 @@ result<std::vector<shard_footer>> shard_store::impl::scan_chunk(uint32_t chunk, 
       if (!whole && !device_disk.read(chunk, at + in, page)) continue;
       auto f = decode_footer(page.subspan(run_bytes - footer_bytes));
       if (!f) {
-        report.rotten += f.error().code == errc::corrupt;
+        rotten += f.error().code == errc::corrupt;
         continue;
       }
       const uint64_t run = (at + in) / run_bytes;
@@ -76,9 +77,42 @@ result<std::vector<shard_footer>> shard_store::impl::scan_chunk(uint32_t chunk, 
         out.push_back(std::move(*f));
     }
   }
+  return rotten;
+}
+
+// Those of the whole chunk, newest first.
+result<std::vector<shard_footer>> shard_store::impl::scan_chunk(uint32_t chunk, bool own) {
+  TROUPE_TRY(const uint64_t bytes, device_disk.size(chunk));
+  std::vector<shard_footer> out;
+  report.rotten += footers_in(chunk, 0, bytes, own, out);
   std::sort(out.begin(), out.end(),
             [](const shard_footer& a, const shard_footer& b) { return a.sequence > b.sequence; });
   return out;
+}
+
+result<uint64_t> shard_store::impl::find_unrecorded(const std::function<bool(const shard_footer&)>& each) {
+  TROUPE_TRY(const auto numbers, device_disk.chunks());
+  aligned_buffer buffer;
+  uint64_t found = 0;
+  for (const uint32_t n : numbers) {
+    std::vector<run_range> free;
+    {
+      std::lock_guard lock(mutex);
+      free = space.free_rows(n);
+    }
+    for (const run_range& row : free) {
+      std::vector<shard_footer> here;
+      (void)footers_in(n, uint64_t{row.first} * run_bytes, (uint64_t{row.first} + row.runs) * run_bytes, true, here);
+      for (const shard_footer& f : here) {
+        if (f.first_run < row.first || !verify(f, buffer, true)) continue;  // what is left of it was overwritten
+        const auto recorded = load({f.extent.id, f.shard});
+        if (recorded && recorded->sequence >= f.sequence) continue;
+        ++found;
+        if (!each(f)) return found;
+      }
+    }
+  }
+  return found;
 }
 
 // A newer shard may lie over what is left of older ones: newest first, each must hold its checksums and find its runs

@@ -45,6 +45,7 @@ std::vector<std::unique_lock<std::mutex>> shard_store::impl::lock_keys(std::vect
 
 result<void> shard_store::impl::put(std::span<const shard_put> items) {
   if (items.empty()) return {};
+  if (options.read_only) return fail(errc::unavailable, "{}: was opened for reading only", device_disk.name());
   std::vector<shard_key> keys;
   for (const shard_put& i : items) {
     if (!i.extent) return fail(errc::invalid_argument, "put without an extent");
@@ -179,6 +180,7 @@ result<void> shard_store::impl::commit_put(std::span<const shard_put> items, con
 }
 
 result<size_t> shard_store::impl::remove(std::span<const shard_key> keys) {
+  if (options.read_only) return fail(errc::unavailable, "{}: was opened for reading only", device_disk.name());
   if (broken) return fail(errc::io, "{}: a commit failed before; open the target again", device_disk.name());
   std::vector<shard_key> unique(keys.begin(), keys.end());
   std::sort(unique.begin(), unique.end());
@@ -384,6 +386,10 @@ result<void> shard_store::check(const extent_id& extent, uint32_t shard) {
 }
 
 result<uint64_t> shard_store::check_headers() { return impl_->check_headers(); }
+
+result<uint64_t> shard_store::find_unrecorded(const std::function<bool(const shard_footer&)>& each) {
+  return impl_->find_unrecorded(each);
+}
 
 result<shard_store_report> shard_store::rebuild() {
   if (auto r = impl_->rebuild(); !r) return fail(std::move(r.error()));

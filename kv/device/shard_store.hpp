@@ -45,7 +45,13 @@ struct shard_store_options {
   device_uuid new_device{};        // identity that a new device gets: random (not all zero)
   bool accept_blank_disk = false;  // a disk without chunk files in the place of one whose records are there: the
                                    // records are dropped. Otherwise refused: the disk may only not be mounted
-  crash_hook* crash = nullptr;     // tests only
+  // The disk is taken for this target as it is: a blank one as above, one of another device with the shards that it
+  // holds; the records of the device before are dropped.
+  bool renew = false;
+  // Nothing is written, on disk or in the database: puts and removals are refused, headers and records that do not hold
+  // are left as they are, and records that must be rebuilt are errc::stale.
+  bool read_only = false;
+  crash_hook* crash = nullptr;  // tests only
 };
 
 /// Names a shard.
@@ -134,6 +140,12 @@ class shard_store {
 
   /// Reads all chunk headers and writes those again that do not hold. Returns how many. Errors: io.
   result<uint64_t> check_headers();
+
+  /// Reads the room that no record takes, in the chunk files that exist, and tells of every shard that lies there
+  /// whole: what the records should name, had they not been lost, and what a crash left between a removal's commit and
+  /// its wipe. `each` returns false to end. Versions of a shard that are older than the recorded one are left out.
+  /// Returns how many. Puts and removals may run meanwhile; what they touch may or may not be told of. Errors: io.
+  result<uint64_t> find_unrecorded(const std::function<bool(const shard_footer&)>& each);
 
   /// Forgets all records and makes them again from the shards on the disk (reads all of it, twice where shards are).
   /// May be cut and is then done again by the next open. No other call may run meanwhile.

@@ -108,6 +108,8 @@ struct shard_store::impl {
   result<void> clear_records();
   result<std::vector<shard_footer>> scan_chunk(uint32_t chunk, bool own);
   result<void> rebuild_chunk(uint32_t chunk);
+  uint64_t footers_in(uint32_t chunk, uint64_t from, uint64_t to, bool own, std::vector<shard_footer>& out);
+  result<uint64_t> find_unrecorded(const std::function<bool(const shard_footer&)>& each);
 };
 
 }  // namespace troupe::kv

@@ -107,6 +107,21 @@ void space_map::clear() {
   for (const auto& [number, b] : old) add_chunk(number, b.runs);
 }
 
+std::vector<run_range> space_map::free_rows(uint32_t chunk) const {
+  std::vector<run_range> out;
+  const auto it = chunks_.find(chunk);
+  if (it == chunks_.end()) return out;
+  const bitmap& b = it->second;
+  for (uint32_t at = 1; at < b.runs; ++at) {
+    if (b.taken(at)) continue;
+    if (out.empty() || out.back().first + out.back().runs != at)
+      out.push_back({chunk, at, 1});
+    else
+      ++out.back().runs;
+  }
+  return out;
+}
+
 uint32_t space_map::largest_free() const {
   uint32_t best = 0;
   for (const auto& [number, b] : chunks_) {

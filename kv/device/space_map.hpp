@@ -34,6 +34,9 @@ class space_map {
   /// Gives back everything that was taken in all chunks.
   void clear();
 
+  /// Rows of free runs of a chunk, ascending; none of a chunk that is not there.
+  std::vector<run_range> free_rows(uint32_t chunk) const;
+
   uint64_t taken() const { return taken_; }  // runs, headers not counted
   uint64_t total() const { return total_; }  // runs, headers not counted
   size_t chunks() const { return chunks_.size(); }

@@ -66,7 +66,8 @@ class rocks final : public db {
   rdb::DBOptions db_options();
   rdb::ColumnFamilyOptions family_options(family f);
   result<void> flush();
-  // Errors: exhausted, with less than `least` free on the file system; `what` is what cannot be done.
+  // Errors: exhausted, with less than `least` free on the file system, unavailable when opened for reading only; `what`
+  // is what cannot be done.
   result<void> room_for(uint64_t least, const char* what) const;
 
   const rocks_options options_;
@@ -137,8 +138,8 @@ class walk final : public cursor {
 
 rdb::DBOptions rocks::db_options() {
   rdb::DBOptions o;
-  o.create_if_missing = true;
-  o.create_missing_column_families = true;
+  o.create_if_missing = !options_.read_only;
+  o.create_missing_column_families = !options_.read_only;
   o.max_background_jobs = options_.background_jobs;
   o.write_buffer_manager = std::make_shared<rdb::WriteBufferManager>(options_.write_buffer_bytes);
   o.statistics = statistics_;
@@ -191,7 +192,8 @@ rdb::ColumnFamilyOptions rocks::family_options(family f) {
 }
 
 result<void> rocks::open() {
-  if (auto ok = room_for(options_.least_room_to_open, "be opened"); !ok) return ok;
+  if (!options_.read_only)
+    if (auto ok = room_for(options_.least_room_to_open, "be opened"); !ok) return ok;
   cache_ = rdb::NewLRUCache(options_.block_cache_bytes, -1, false, 0.5);
   statistics_ = rdb::CreateDBStatistics();
   statistics_->set_stats_level(rdb::StatsLevel::kExceptDetailedTimers);
@@ -213,7 +215,9 @@ result<void> rocks::open() {
   }
   rdb::DB* raw = nullptr;
   std::vector<rdb::ColumnFamilyHandle*> handles;
-  if (const auto s = rdb::DB::Open(o, options_.path, families, &handles, &raw); !s.ok()) return failed(s);
+  const auto opened = options_.read_only ? rdb::DB::OpenForReadOnly(o, options_.path, families, &handles, &raw)
+                                         : rdb::DB::Open(o, options_.path, families, &handles, &raw);
+  if (!opened.ok()) return failed(opened);
   db_.reset(raw);
   default_ = handles[0];
   for (size_t i = 0; i < family_count; ++i) handles_[i] = handles[i + 1];
@@ -223,7 +227,7 @@ result<void> rocks::open() {
 
 rocks::~rocks() {
   if (!db_) return;
-  if (options_.wal == wal_mode::off) (void)flush();
+  if (options_.wal == wal_mode::off && !options_.read_only) (void)flush();
   rdb::CancelAllBackgroundWork(db_.get(), true);  // a sweep may be using the handles
   open_.store(false, std::memory_order_release);
   for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);
@@ -276,6 +280,7 @@ result<void> rocks::write(const write_batch& batch, sync_write sync) {
 }
 
 result<void> rocks::room_for(uint64_t least, const char* what) const {
+  if (options_.read_only) return fail(errc::unavailable, "{}: was opened for reading only", options_.path);
   const std::filesystem::path path(options_.path);
   std::error_code ec;
   const auto room = std::filesystem::space(std::filesystem::exists(path, ec) ? path : path.parent_path(), ec);
@@ -292,6 +297,7 @@ result<void> rocks::flush() {
 }
 
 result<void> rocks::sync() {
+  if (options_.read_only) return {};
   if (options_.wal == wal_mode::off) return flush();
   if (const auto s = db_->FlushWAL(true); !s.ok()) return failed(s);
   return {};
@@ -317,6 +323,7 @@ result<void> rocks::clear(family f) {
 }
 
 result<void> rocks::compact(family f) {
+  if (options_.read_only) return room_for(0, "be compacted");
   if (const auto s = db_->Flush(rdb::FlushOptions(), handle(f)); !s.ok()) return failed(s);
   rdb::CompactRangeOptions o;
   o.exclusive_manual_compaction = false;

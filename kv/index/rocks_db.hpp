@@ -17,6 +17,9 @@ enum class wal_mode : bool { off = false, on = true };
 /// record of each family) + write_buffer_bytes + about 20 MB.
 struct rocks_options {
   std::string path;  // directory; made if missing (its parent must exist)
+  // Nothing is written, not even a log of messages: what the log holds is applied in memory. Every write is
+  // unavailable. Nobody may have the directory open for writing meanwhile.
+  bool read_only = false;
   uint64_t block_cache_bytes = uint64_t{256} << 20;
   uint64_t write_buffer_bytes = uint64_t{256} << 20;  // all memtables together; flushing begins at 7/8 of it
   wal_mode wal = wal_mode::on;

@@ -14,11 +14,12 @@ namespace troupe::kv {
 namespace {
 
 // Blocks by how long ago they were touched.
+template <class Id>
 class lru {
  public:
   explicit lru(uint64_t room) : room_(room) {}
-  bool contains(uint64_t id) const { return where_.contains(id); }
-  void touch(uint64_t id) {
+  bool contains(const Id& id) const { return where_.contains(id); }
+  void touch(const Id& id) {
     if (const auto at = where_.find(id); at != where_.end()) {
       order_.splice(order_.end(), order_, at->second);
       return;
@@ -31,8 +32,8 @@ class lru {
 
  private:
   const uint64_t room_;  // 0: no limit
-  std::list<uint64_t> order_;
-  std::unordered_map<uint64_t, std::list<uint64_t>::iterator> where_;
+  std::list<Id> order_;
+  std::unordered_map<Id, typename std::list<Id>::iterator> where_;
 };
 
 }  // namespace
@@ -42,7 +43,7 @@ result<replay_counts> replay_blocks(std::span<const trace_request> trace, const 
   if (limits.ttl_ms > 0 && limits.lru_blocks > 0)
     return fail(errc::invalid_argument, "a time to live and a capacity at once: choose one");
   replay_counts out;
-  lru stored(limits.lru_blocks);
+  lru<uint64_t> stored(limits.lru_blocks);
   std::unordered_map<uint64_t, int64_t> expiry;
   std::unordered_set<uint64_t> unique;
   for (const auto& r : trace) {
@@ -118,6 +119,9 @@ result<replay_index_counts> replay_index(std::span<const trace_request> trace, b
                 shape.parity, shape.block_bytes, max_data_shards, max_parity_shards, max_block_bytes);
   replay_index_counts out;
   std::unordered_set<block_hash> seen;
+  // Block by block, with the same limits: what per-block lookup would find.
+  lru<block_hash> apart(shape.lru_blocks);
+  std::unordered_map<block_hash, int64_t> expiry;
   extent_id next{1, 0};
   for (const auto& r : trace) {
     if (shape.stop && shape.stop())
@@ -127,9 +131,19 @@ result<replay_index_counts> replay_index(std::span<const trace_request> trace, b
     ++out.requests;
     out.blocks += chain.size();
     out.tokens += r.input_tokens;
+    const auto found_alone = [&](const block_hash& h) {
+      if (shape.lru_blocks > 0) return apart.contains(h);
+      if (shape.ttl_s <= 0) return seen.contains(h);
+      const auto at = expiry.find(h);
+      return at != expiry.end() && at->second >= now_s;
+    };
     size_t alone = 0;
-    while (alone < chain.size() && seen.contains(chain[alone])) ++alone;
+    while (alone < chain.size() && found_alone(chain[alone])) ++alone;
     out.per_block_hits += alone;
+    for (const auto& h : chain) {
+      if (shape.lru_blocks > 0) apart.touch(h);
+      if (shape.ttl_s > 0) expiry[h] = now_s + shape.ttl_s;
+    }
     seen.insert(chain.begin(), chain.end());
     if (chain.empty()) continue;
 

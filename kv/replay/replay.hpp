@@ -46,12 +46,13 @@ struct replay_shape {
   uint32_t block_bytes = 113'920;
   uint32_t data = 10, parity = 2;
   uint64_t lru_blocks = 0;     // room in the index, kept by block_index::evict; 0: no limit
+  int64_t ttl_s = 0;           // what the index was told for the chatbot class, for per_block_hits; 0: nothing expires
   std::function<bool()> stop;  // asked before each request; true ends the replay with errc::cancelled
 };
 
 /// What a replay through the index counts beside the hits.
 struct replay_index_counts : replay_counts {
-  uint64_t per_block_hits = 0;  // hits if every block were looked up by itself in a set that forgets nothing
+  uint64_t per_block_hits = 0;  // hits if every block were stored and looked up by itself, under the same limits
   uint64_t extents = 0;         // written
   uint64_t extent_reads = 0;    // extents that the hits would have read
   uint64_t payload_bytes = 0;   // of all blocks written

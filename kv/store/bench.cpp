@@ -1,8 +1,13 @@
 #include "kv/store/bench.hpp"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "kv/device/aligned_buffer.hpp"
@@ -31,15 +36,37 @@ double median(std::vector<double> v) {
   return v.empty() ? 0 : v[v.size() / 2];
 }
 
+// Bytes that programs can still have.
+uint64_t memory_available() {
+  std::ifstream in("/proc/meminfo");
+  std::string name;
+  for (uint64_t kib; in >> name >> kib; in.ignore(256, '\n')) {
+    if (name == "MemAvailable:") return kib << 10;
+  }
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 struct bench {
   const bench_options& o;
   const clock_source& clock;
-  aligned_buffer given, back;
+  aligned_buffer given, back;  // of the blocks of one call
   std::vector<std::vector<block_hash>> chains, singles;
   bench_report out;
 
   std::span<std::byte> block(const aligned_buffer& b, uint64_t i) const {
     return {b.data() + i * o.block_bytes, o.block_bytes};
+  }
+  // The bytes of block `index` of all, into place `i` of `given`; made anew whenever they are needed.
+  void make_block(uint64_t index, uint64_t i) {
+    uint64_t x = (o.seed * 0x9e3779b97f4a7c15u + index) * 0xbf58476d1ce4e5b9u | 1;
+    const auto to = block(given, i);
+    for (size_t at = 0; at < to.size(); at += 8) {
+      x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+      std::memcpy(to.data() + at, &x, std::min<size_t>(8, to.size() - at));
+    }
+  }
+  void make_chain(size_t c) {
+    for (uint64_t b = 0; b < chains[c].size(); ++b) make_block(c * o.chain + b, b);
   }
   void say(const std::string& text) const {
     if (o.progress) o.progress(text);
@@ -49,15 +76,42 @@ struct bench {
     return {};
   }
 
+  // Before anything is made. Memory: two calls' blocks, the window of shards, all hashes.
+  result<void> enough_room() {
+    TROUPE_TRY(const auto layout, directory_store::plan(o.store));
+    const uint64_t together = std::min(o.chain, o.blocks) * o.block_bytes;
+    const uint64_t memory = 2 * together + 2 * o.store.window + o.blocks * 24;
+    uint64_t there = memory_available();
+    rlimit most{};
+    if (getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY)
+      there = std::min<uint64_t>(there, most.rlim_cur);
+    if (memory > there)
+      return fail(errc::invalid_argument,
+                  "{} blocks of {} bytes in calls of {} need {} bytes of memory, {} are free; make the calls (--chain) "
+                  "smaller",
+                  o.blocks, o.block_bytes, o.chain, memory, there);
+    const uint64_t shards = layout.data + layout.parity;
+    // Footers and whole runs, a chunk begun on each target, and the index.
+    const uint64_t extents = o.blocks / std::min<uint64_t>(o.chain, slot_blocks) + 65;
+    const uint64_t disk = (out.bytes + 64 * o.block_bytes) / layout.data * shards + extents * shards * 2 * run_bytes +
+                          layout.targets * layout.chunk_bytes + (32ull << 20);
+    std::filesystem::path at = o.store.dir;
+    std::error_code ec;
+    while (!std::filesystem::exists(at, ec) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+    const auto space = std::filesystem::space(at.empty() ? "." : at, ec);
+    if (!ec && disk > space.available)
+      return fail(errc::invalid_argument,
+                  "{} blocks of {} bytes take up to {} bytes on disk as {}+{}, {} are free at {}; fewer blocks, or "
+                  "another directory",
+                  o.blocks, o.block_bytes, disk, layout.data, layout.parity, space.available, o.store.dir);
+    return {};
+  }
+
   result<void> make() {
-    say("making blocks");
-    given = aligned_buffer(o.blocks * o.block_bytes);
-    back = aligned_buffer(o.blocks * o.block_bytes);
-    uint64_t x = o.seed * 0x9e3779b97f4a7c15u + 1;
-    for (size_t at = 0; at + 8 <= given.size(); at += 8) {
-      x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-      std::memcpy(given.data() + at, &x, 8);
-    }
+    say("hashing");
+    const uint64_t together = std::min(o.chain, o.blocks);
+    given = aligned_buffer(together * o.block_bytes);
+    back = aligned_buffer(together * o.block_bytes);
     std::memset(back.data(), 0, back.size());
     TROUPE_TRY(const auto layout, directory_store::plan(o.store));
     const hash_scheme scheme = layout.scheme;
@@ -81,20 +135,22 @@ struct bench {
   result<void> write(directory_store& s) {
     say("writing");
     samples calls;
-    const auto begin = clock.now();
+    nanoseconds spent{0};
     for (size_t c = 0; c < chains.size(); ++c) {
       if (auto r = stopped(); !r) return r;
+      make_chain(c);
       put_chain_request r;
       r.chain = chains[c];
-      for (uint64_t b = 0; b < chains[c].size(); ++b) r.blocks.push_back(block(given, c * o.chain + b));
+      for (uint64_t b = 0; b < chains[c].size(); ++b) r.blocks.push_back(block(given, b));
       const auto call = clock.now();
       TROUPE_TRY(auto done, s.put(std::move(r)));
+      spent += clock.now() - call;
       calls.add(clock.now() - call);
       if (done.stored != chains[c].size())
         return fail(errc::invalid_argument, "{} holds blocks of this benchmark already; give an empty directory",
                     s.dir());
     }
-    out.write_gb_s = static_cast<double>(out.bytes) / static_cast<double>((clock.now() - begin).count());
+    out.write_gb_s = static_cast<double>(out.bytes) / static_cast<double>(spent.count());
     out.put = calls.sum();
     out.allocated_per_byte_full = static_cast<double>(s.usage().allocated) / static_cast<double>(out.bytes);
     const uint64_t before = s.usage().allocated;
@@ -102,7 +158,8 @@ struct bench {
     for (size_t i = 0; i < singles.size(); ++i) {
       put_chain_request r;
       r.chain = singles[i];
-      r.blocks.push_back(block(given, i));
+      make_block(i, 0);
+      r.blocks.push_back(block(given, 0));
       const auto call = clock.now();
       TROUPE_TRY(auto done, s.put(std::move(r)));
       single.add(clock.now() - call);
@@ -114,7 +171,7 @@ struct bench {
     return {};
   }
 
-  // All blocks once; bytes are compared after the clock has stopped.
+  // All blocks once; bytes are made anew and compared while no clock runs.
   result<double> read_all(directory_store& s, samples& calls, uint64_t& decoded) {
     decoded = 0;
     nanoseconds spent{0};
@@ -122,7 +179,7 @@ struct bench {
       if (auto r = stopped(); !r) return fail(r.error());
       get_chain_request r;
       r.chain = chains[c];
-      for (uint64_t b = 0; b < chains[c].size(); ++b) r.into.push_back(block(back, c * o.chain + b));
+      for (uint64_t b = 0; b < chains[c].size(); ++b) r.into.push_back(block(back, b));
       const auto call = clock.now();
       TROUPE_TRY(auto got, s.get(std::move(r)));
       spent += clock.now() - call;
@@ -131,10 +188,11 @@ struct bench {
         return fail(got.stopped ? got.stopped->code : errc::internal, "{} of {} blocks came back: {}", got.blocks,
                     chains[c].size(), got.stopped ? got.stopped->message : "no reason");
       decoded += got.decoded;
+      make_chain(c);
+      if (std::memcmp(given.data(), back.data(), chains[c].size() * o.block_bytes) != 0)
+        return fail(errc::corrupt, "bytes came back that were not put");
+      std::memset(back.data(), 0, back.size());
     }
-    if (std::memcmp(given.data(), back.data(), o.blocks * o.block_bytes) != 0)
-      return fail(errc::corrupt, "bytes came back that were not put");
-    std::memset(back.data(), 0, back.size());
     return static_cast<double>(out.bytes) / static_cast<double>(spent.count());
   }
 
@@ -198,11 +256,12 @@ struct bench {
       const auto& chain = chains[at / o.chain];
       r.first = at % o.chain;
       r.chain.assign(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(r.first) + 1);
-      r.into.push_back(block(back, at));
+      r.into.push_back(block(back, 0));
+      make_block(at, 0);
       auto call = clock.now();
       TROUPE_TRY(auto got, s.get(std::move(r)));
       single.add(clock.now() - call);
-      if (got.blocks != 1 || std::memcmp(block(back, at).data(), block(given, at).data(), o.block_bytes) != 0)
+      if (got.blocks != 1 || std::memcmp(back.data(), given.data(), o.block_bytes) != 0)
         return fail(errc::corrupt, "block {} came back wrong or not at all", at);
       auto hashes = chain;
       call = clock.now();
@@ -220,6 +279,7 @@ struct bench {
       return fail(errc::invalid_argument, "blocks, block bytes (at most {}) and rounds must be more than 0",
                   max_block_bytes);
     out.bytes = o.blocks * o.block_bytes;
+    if (auto r = enough_room(); !r) return r;
     if (auto r = make(); !r) return r;
     uint32_t parity = 0;
     {

@@ -1,9 +1,10 @@
 // A store in one directory of this machine, opened by one process at a time.
 //
-//   DIR/layout.json    version, code, targets, hash scheme: what must not change; checked at every open
-//   DIR/lock           held while a process has the store open
-//   DIR/index/         RocksDB: index and the targets' shard records; can be deleted, it is rebuilt from the shards
-//   DIR/target-0001/   chunk files of target 1; may be a mount point of its own disk, or a link to one
+//   DIR/layout.json    version, code, targets, hash scheme: checked at every open; changed by directory_members.hpp
+//   only DIR/lock           held while a process has the store open DIR/index/         RocksDB: index and the targets'
+//   shard records; can be deleted, it is rebuilt from the shards DIR/target-0001/   chunk files of target 1; may be a
+//   mount point of its own disk, or a link to one. `generation`
+//                      beside them says how far the store had come, so that an older index is not taken for this one
 #pragma once
 
 #include <array>
@@ -16,19 +17,12 @@
 #include <vector>
 
 #include "kv/hash/block_hash.hpp"
+#include "kv/store/directory_files.hpp"
 #include "kv/store/executor.hpp"
+#include "kv/store/layout.hpp"
 #include "kv/store/local_store.hpp"
 
 namespace troupe::kv {
-
-/// What a store is; written once.
-struct store_layout {
-  uint32_t data = 2, parity = 1;  // k, m
-  uint32_t targets = 3;           // at least k + m
-  hash_scheme scheme;
-  uint64_t chunk_bytes = 64ull << 20;
-  uint64_t capacity_bytes = 64ull << 30;  // of each target, at most; less where the file system has less
-};
 
 /// What a caller expects of the store; what is not set is taken from its layout, and what is must agree with it.
 struct store_expectation {
@@ -45,11 +39,16 @@ struct directory_options {
   store_expectation expect;
   bool create = false;  // make a store where there is none, from `expect` and the defaults of store_layout
   std::optional<uint64_t> chunk_bytes, capacity_bytes;  // for a new store, where `expect` has none
+  std::optional<uint32_t> targets;                      //
+  // Nothing is written at all; others that only read may have the store open too. Puts are refused, reads extend no
+  // life. For full disks and read-only file systems, and for looking without changing.
+  bool read_only = false;
   // Up to m targets whose folder is gone get a new, empty one (scrub then fills it). More than m are absent: their
   // disks may just not be mounted.
   bool remake_missing = false;
   bool give_up_missing = false;   // with remake_missing: also more than m; what they held is gone then
   std::vector<uint32_t> without;  // targets to be treated as absent (benchmarks, tests)
+  std::vector<uint32_t> renew;    // targets whose folder is taken as it is, whatever the index knows of another one
   durability durable = durability::process;
   size_t io_threads = 16;
   nanoseconds hedge_after{0};
@@ -69,7 +68,7 @@ class directory_store {
   /// What is refused leaves nothing behind. Errors: not_found (no store there and not to be made: says how),
   /// unavailable (another process has it open), invalid_argument (the expectation contradicts the layout: both values
   /// are named; or the options make no sense), unsupported (a layout of a newer version), corrupt (the layout is not
-  /// one), io.
+  /// one), stale (read only, and the index or a target's records must be rebuilt first), io.
   static result<std::unique_ptr<directory_store>> open(const directory_options& options);
   /// Waits for what is under way, then closes; a store that was not closed (SIGKILL) opens as well.
   ~directory_store();
@@ -80,16 +79,30 @@ class directory_store {
   const std::vector<std::string>& notes() const { return notes_; }
   /// Targets that are not there.
   const std::vector<target_id>& absent() const { return absent_; }
+  bool read_only() const { return options_.read_only; }
   /// Whether the index had been lost and was rebuilt by this open; what that found.
   const std::optional<scrub_report>& rebuilt() const { return rebuilt_; }
 
   result<put_chain_reply> put(put_chain_request request);
   result<get_chain_reply> get(get_chain_request request);
   result<uint64_t> match(std::vector<block_hash> chain);
+  /// While the index is not known to be complete (it was lost, and targets that may hold more of it were absent),
+  /// `restore` is set.
   result<scrub_report> scrub(scrub_options options);
   result<reclaim_report> maintain();
+  /// Reads what the chunk files hold outside of all records: shards that should not be there. With `repair` the records
+  /// of such targets are made again, and the index is completed from them by a scrub that restores. Nothing else may
+  /// use the store meanwhile: open it with maintain_every 0.
+  struct unrecorded_report {
+    uint64_t shards = 0;
+    std::vector<std::string> notes;  // the first 100, in words
+    std::optional<scrub_report> repaired;
+  };
+  result<unrecorded_report> find_unrecorded(bool repair, const scrub_options& how);
   /// Sum over the targets that are there.
   shard_usage usage();
+  /// Of one target; nothing when it is absent.
+  std::optional<shard_usage> usage(target_id t);
   index_stats stats();
   /// Everything the index knows, in pages; `each` returns false to end.
   result<void> each_extent(const std::function<bool(const index_change&)>& each);
@@ -102,8 +115,11 @@ class directory_store {
     shard_footer footer;
   };
   result<std::vector<shard_place>> data_shards();
-  /// How the first target that is there does I/O, for people.
+  /// How the first target that is there, or a given one, does I/O, for people.
   std::string disk_name() const { return disks_.empty() ? "no disk" : disks_.front()->name(); }
+  std::string disk_name(target_id t) const { return disk_of_.contains(t) ? disk_of_.at(t)->name() : "no disk"; }
+  /// Drops what the database knows of a target that is no member any more (directory_members.hpp).
+  result<void> forget(target_id t);
 
   /// Runs `call` on the store's executor and waits for its answer.
   template <class T>
@@ -117,16 +133,31 @@ class directory_store {
   }
 
  private:
+  // What the database says of its index. Complete: every shard without a record is an orphan. Partial: it was rebuilt
+  // while `without` were absent or blocks could not be restored; shards without a record may yet be needed.
+  struct index_state {
+    bool known = false;  // false: lost, to be rebuilt
+    bool partial = false;
+    std::vector<target_id> without;
+  };
+
   directory_store() = default;
+  result<void> open_database();
   result<void> open_parts();
   result<void> rebuild_if_lost();
+  result<index_state> read_state() const;
+  result<void> write_state(const index_state& s);
+  result<void> settle_state(const scrub_report& r);
+  void advance_generation();
 
   directory_options options_;
   store_layout layout_;
+  detail::generation_mark mark_;
+  index_state state_;
   std::vector<std::string> notes_;
   std::vector<target_id> absent_;
   std::optional<scrub_report> rebuilt_;
-  int lock_ = -1;
+  detail::directory_lock lock_;
   std::unique_ptr<db> database_;
   std::vector<std::unique_ptr<disk>> disks_;
   std::map<target_id, disk*> disk_of_;
@@ -134,9 +165,5 @@ class directory_store {
   std::unique_ptr<io_pool> pool_;
   std::unique_ptr<local_store> store_;
 };
-
-/// Text of a layout file and back. Errors: corrupt, unsupported.
-std::string print_layout(const store_layout& l);
-result<store_layout> parse_layout(const std::string& text, const std::string& file);
 
 }  // namespace troupe::kv

@@ -57,6 +57,7 @@ result<std::unique_ptr<local_store>> local_store::open(const local_store_options
       device.target = place.id;
       device.new_device = new_identity(o.device_seed, place.id);
       device.accept_blank_disk = device.accept_blank_disk || place.blank;
+      device.renew = place.renew;
       auto opened = shard_store::open(*place.device, *place.records, device);
       if (opened) {
         const auto& r = (*opened)->report();
@@ -71,7 +72,7 @@ result<std::unique_ptr<local_store>> local_store::open(const local_store_options
                           "missing",
                           place.id.value, r.dropped_records));
         s->targets_.push_back(std::make_unique<local_target>(place.id, **opened, blocking, home));
-        who.placing.push_back({place.id.value, place.domain ? place.domain : place.id.value, 1});
+        if (!place.draining) who.placing.push_back({place.id.value, place.domain ? place.domain : place.id.value, 1});
         s->stores_[place.id] = std::move(*opened);
       } else {
         why = opened.error().message;

@@ -24,6 +24,8 @@ struct local_target_place {
   uint64_t domain = 0;    // what fails together; 0: on its own
   std::string absent;     // why there is no disk
   bool blank = false;     // the disk may be new and stand for one that was lost
+  bool renew = false;     // the disk is taken as it is, see shard_store_options
+  bool draining = false;  // gets no new shards
 };
 
 /// Settings and places. What is pointed to must outlive the store.

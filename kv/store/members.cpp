@@ -7,6 +7,10 @@
 
 namespace troupe::kv {
 
+bool takes_new(const members& m, target_id t) {
+  return std::any_of(m.placing.begin(), m.placing.end(), [&](const auto& n) { return n.id == t.value; });
+}
+
 std::vector<owner*> owners_of(const members& m, const block_hash& first_of_slot) {
   std::array<uint32_t, 4> counter;
   static_assert(sizeof counter == sizeof first_of_slot.bytes);

@@ -21,6 +21,9 @@ struct members {
   uint32_t replicas = 0;                      // owners besides the primary that keep a slot (m of the code)
 };
 
+/// Whether new shards go to `t`. A target for which that is not so, and which answers, is being drained.
+bool takes_new(const members& m, target_id t);
+
 /// The owners of a slot by the hash of its first block: primary first, then replicas; at most 1 + replicas of them.
 /// Rendezvous hashing: when an owner goes, only its slots move.
 std::vector<owner*> owners_of(const members& m, const block_hash& first_of_slot);

@@ -50,11 +50,20 @@ void remove_found(const std::shared_ptr<scrubbing>& s, const std::vector<std::pa
 }
 
 flow check_index(std::shared_ptr<scrubbing> s, reply<void> done) {
+  bool told = false;
   for (owner* o : s->who.owners) {
     index_cursor at;
     while (!at.done && !s->stop()) {
       using page = std::pair<std::vector<index_finding>, index_cursor>;
-      auto r = co_await answer_of<page>([&](reply<page> back) { o->check(at, 1024, s->options.repair, back); });
+      auto r = co_await answer_of<page>([&](reply<page> back) { o->check(at, 1024, false, back); });
+      if (r && !r->first.empty() && s->options.repair) {
+        const auto ready = told || !s->options.before_index_repair ? result<void>{} : s->options.before_index_repair();
+        told = true;
+        if (!ready)
+          r = fail(ready.error());
+        else
+          r = co_await answer_of<page>([&](reply<page> back) { o->check(at, 1024, true, back); });
+      }
       if (!r) {
         done(fail(r.error()));
         co_return;
@@ -103,6 +112,15 @@ flow run(std::shared_ptr<scrubbing> s, reply<scrub_report> done) {
   co_await signal_of([&](std::function<void()> back) { repair_all(s, back); });
   s->out.stopped = s->stop();
   s->out.absent.assign(s->walk->absent().begin(), s->walk->absent().end());
+  if (!s->duplicates.empty()) {
+    const auto& out = s->out;
+    if (out.lost == out.dropped && out.waiting == 0 && out.absent.empty() && !out.stopped) {
+      co_await signal_of([&](std::function<void()> back) { remove_found(s, s->duplicates, back); });
+      s->out.removed_orphans += s->duplicates.size();
+    } else {
+      s->out.kept_orphans += s->duplicates.size();
+    }
+  }
   done(s->out);
 }
 
@@ -122,6 +140,7 @@ void tell_moved(const std::shared_ptr<scrubbing>& s, const std::vector<owner*>& 
 flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_bytes) {
   scrub_report& out = s->out;
   const bool repair = s->options.repair;
+  bool unsure = false;  // an owner did not answer
   if (found.records.empty() && s->restore && repair && !found.shards.empty()) {
     // Bring the record back if enough shards are there; where they are now is what counts, not what footers say.
     extent_info info = found.shards.front().second.extent;
@@ -135,11 +154,13 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
       for (owner* o : owners_of(s->who, info.slot_first)) {
         auto r = co_await answer_of<std::vector<extent_id>>(
             [&](reply<std::vector<extent_id>> back) { o->restore({info}, back); });
+        unsure |= !r.has_value();
         if (!r || !r->empty()) continue;
         crash_point(s->options.crash, "scrub.restored");
         lookup_request ask;
         ask.hashes = info.hashes;
         auto back_in = co_await answer_of<lookup_reply>([&](reply<lookup_reply> back) { o->lookup(ask, back); });
+        unsure |= !back_in.has_value();
         if (!back_in) continue;
         for (const auto& e : back_in->extents) {
           if (e.info.id != found.id) continue;
@@ -155,19 +176,47 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
   }
   std::vector<std::pair<target_id, shard_key>> unwanted;
   if (found.records.empty()) {
+    std::set<uint32_t> have;
     for (const auto& [t, f] : found.shards) {
       ++out.orphans;
       const bool young = f.extent.written + s->options.orphan_grace_s >= s->wall.now() && s->options.orphan_grace_s > 0;
+      if (same_extent(f.extent, found.shards.front().second.extent)) have.insert(f.shard);
       if (young)
         ++out.young_orphans;
       else
         unwanted.emplace_back(t, shard_key{f.extent.id, f.shard});
     }
-    if (!unwanted.empty())
+    bool remove = repair && !unwanted.empty();
+    if (!unwanted.empty() && s->restore) {
+      // Nobody knows whether it was acknowledged. What it lacks may be on a target that is away, or come back.
+      const extent_info& info = found.shards.front().second.extent;
+      const bool away = !s->walk->absent().empty();
+      if (have.size() < info.data) {
+        ++out.lost;
+        out.lost_blocks += info.count;
+        s->note(fmt::format("extent {}: has no record in the index, and {} of its {} shards are there, {} are needed",
+                            to_string(found.id), have.size(), info.shards(), uint32_t{info.data}));
+        remove = repair && s->options.drop_lost && !away;
+        if (remove) ++out.dropped;
+        if (repair && !remove) ++out.waiting, out.kept_orphans += unwanted.size();
+      } else if (unsure) {
+        remove = false;
+        ++out.waiting;
+        out.kept_orphans += unwanted.size();
+      } else if (repair) {
+        // Its blocks are another extent's, which may turn out to be lost.
+        remove = false;
+        for (const auto& one : unwanted) {
+          if (s->duplicates.size() < scrubbing::duplicates_max)
+            s->duplicates.push_back(one);
+          else
+            ++out.kept_orphans;
+        }
+      }
+    } else if (!unwanted.empty()) {
       s->note(fmt::format("extent {}: {} shards without a record", to_string(found.id), unwanted.size()));
-    // Without its record an extent looks like an orphan also when the rest of it is on a target that is away.
-    const bool sure = !s->restore || s->walk->absent().empty();
-    if (repair && sure && !unwanted.empty()) {
+    }
+    if (remove) {
       co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
       crash_point(s->options.crash, "scrub.orphans_removed");
       out.removed_orphans += unwanted.size();
@@ -225,6 +274,11 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     }
   }
   std::vector<bool> used(found.shards.size(), false);
+  std::set<target_id> held;  // targets that have a good shard where it belongs, or one that is adopted
+  for (size_t i = 0; i < found.shards.size(); ++i) {
+    const auto& [t, f] = found.shards[i];
+    if (good[i] && f.shard < info.shards() && info.targets[f.shard] == t) held.insert(t);
+  }
   auto updated = info;
   bool moved = false, absent = false;
   for (uint32_t shard = 0; shard < info.shards(); ++shard) {
@@ -235,7 +289,7 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
       if (f.shard != shard) continue;
       if (t == where)
         at = i;
-      else if (good[i] && std::find(info.targets.begin(), info.targets.end(), t) == info.targets.end())
+      else if (good[i] && !held.contains(t))
         other = i;
     }
     if (at != SIZE_MAX) used[at] = true;
@@ -257,6 +311,7 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
       used[other] = true;
       if (at != SIZE_MAX) used[at] = false;  // the rotten one is not needed any more
       updated.targets[shard] = found.shards[other].first;
+      held.insert(updated.targets[shard]);
       d.good.emplace_back(updated.targets[shard], shard);
       moved = true;
       ++out.adopted;
@@ -271,6 +326,9 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
                         found.shards[i].second.shard, found.shards[i].first.value));
   }
   out.strays += unwanted.size();
+  for (uint32_t shard : d.lost) {
+    if (held.contains(updated.targets[shard])) updated.targets[shard] = target_id{0};  // another one lies there now
+  }
   if (moved) {
     d.record.info = updated;
     index_change record = d.record;
@@ -278,7 +336,12 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     co_await signal_of([&](std::function<void()> back) { tell_moved(s, d.owners, record, back); });
     crash_point(s->options.crash, "scrub.adopted");
   }
-  if (d.good.size() < info.data) {
+  for (const auto& [t, shard] : d.good) {
+    (void)shard;
+    out.draining += takes_new(s->who, t) ? 0 : 1;
+  }
+  const size_t good_shards = d.good.size();
+  if (good_shards < info.data) {
     ++out.lost;
     out.lost_blocks += info.count;
     s->note(fmt::format("extent {}: {} of {} shards are good, {} are needed: its {} blocks cannot be read",
@@ -289,15 +352,20 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
             [&](reply<remove_reply> back) { o->remove({found.id}, remove_why::lost, back); });
       }
       crash_point(s->options.crash, "scrub.dropped");
+      unwanted.clear();
       for (const auto& [t, f] : found.shards) unwanted.emplace_back(t, shard_key{found.id, f.shard});
+      co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
+      out.removed_strays += unwanted.size();
       ++out.dropped;
     } else if (repair) {
       ++out.waiting;
     }
-  } else if (!d.lost.empty() && repair) {
-    s->damaged.push_back(std::move(d));
+  } else if (repair) {
+    co_await signal_of([&](std::function<void()> back) { relocate(s, &d, back); });
+    if (!d.lost.empty()) s->damaged.push_back(std::move(d));
   }
-  if (repair && !unwanted.empty()) {
+  // While it lacks shards, whatever there is of it may be of use.
+  if (repair && !unwanted.empty() && good_shards >= info.data) {
     co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
     crash_point(s->options.crash, "scrub.strays_removed");
     out.removed_strays += unwanted.size();

@@ -17,13 +17,18 @@ namespace troupe::kv {
 
 /// How much of it.
 struct scrub_options {
-  bool repair = false;     // false: look only (verify)
-  bool restore = false;    // shards without a record come back into the index (it was lost); otherwise they are orphans
+  bool repair = false;  // false: look only (verify)
+  // The index is not complete (it was lost): shards without a record come back into it; what cannot come back is kept
+  // until it is known to be worthless. Otherwise they are orphans.
+  bool restore = false;
   bool drop_lost = false;  // extents with fewer than k good shards go for good; otherwise they are kept and reported
   int64_t orphan_grace_s = 3600;  // younger shards without a record may belong to a write under way: left alone
   uint64_t window = 64ull << 20;  // bytes of shards being checked or rebuilt at once
   std::shared_ptr<std::atomic<bool>> stop;                   // may be null; true: end after what is under way
   std::function<void(const struct scrub_report&)> progress;  // may be null; called after each extent
+  // May be null; called once, before damaged records of an index go: from then on, until the end of the run, the index
+  // is not complete, which must survive a crash. On the executor.
+  std::function<result<void>()> before_index_repair;
   crash_hook* crash = nullptr;
 };
 
@@ -37,18 +42,22 @@ struct scrub_report {
   uint64_t orphans = 0;           // shards of extents that the index does not know
   uint64_t young_orphans = 0;     // of these, younger than the grace
   uint64_t strays = 0;            // shards at a target that the index does not name for them
-  uint64_t lost = 0;              // extents with fewer than k good shards
+  uint64_t lost = 0;              // extents with fewer than k good shards, also such that have no record
   uint64_t lost_blocks = 0;       // in these
   uint64_t index_findings = 0;    // records that contradict each other or do not hold their checksum
   uint64_t unreplicated = 0;      // records that one of their owners lacks
+  uint64_t draining = 0;          // shards on targets that get no new ones
   std::vector<target_id> absent;  // targets that did not answer
   // done
-  uint64_t rebuilt = 0, adopted = 0, removed_orphans = 0, removed_strays = 0, restored = 0, dropped = 0;
+  uint64_t rebuilt = 0, adopted = 0, removed_orphans = 0, removed_strays = 0, restored = 0, dropped = 0,
+           relocated = 0;          // shards taken off targets that get no new ones
+  uint64_t kept_orphans = 0;       // shards without a record that may yet be needed: the index is not complete
   uint64_t waiting = 0;            // extents that could not be repaired now: too few targets or a write that failed
   bool stopped = false;            // by `stop`, before the end
   std::vector<std::string> notes;  // the first 100 findings in words
 
-  /// Nothing wrong was found; what the index does not know yet but is young counts as a write under way.
+  /// Nothing wrong was found; what the index does not know yet but is young counts as a write under way. Shards on
+  /// targets that are being drained are no fault.
   bool clean() const;
   /// Everything that was wrong has been put right.
   bool repaired() const;
@@ -56,7 +65,8 @@ struct scrub_report {
 
 /// Compares the index with itself, every owner's records with every target's shards, and reads every shard. With
 /// `repair`: damaged records are dropped or restored from the shards, lost shards are rebuilt from k others onto the
-/// targets that policies::plan_repair chooses, orphans removed. Extents beyond repair are kept, because what
+/// targets that policies::plan_repair chooses, shards on targets that get no new ones are copied to others, orphans
+/// removed. Extents beyond repair are kept, because what
 /// they lack may come back; with `drop_lost` they are dropped, if every target that they name answered. Order of a
 /// rebuild: shard written -> index told; a crash in between leaves a stray, which the next run adopts. Reads and writes
 /// go on meanwhile. All on the executor, which must outlive it, as must the members' targets and owners. Errors: those

@@ -127,6 +127,71 @@ flow rebuild(std::shared_ptr<scrubbing> s, damage d, std::vector<target_id> sour
 
 }  // namespace
 
+flow relocate(std::shared_ptr<scrubbing> s, damage* d, std::function<void()> done) {
+  const uint64_t payload = shard_bytes(d->record.info), stride = shard_buffer_bytes(payload);
+  std::shared_ptr<shard_buffers> buffer;
+  for (auto& [where, shard] : d->good) {
+    if (takes_new(s->who, where)) continue;
+    // A free place by the plan for this extent; shards that are where they belong stay.
+    auto current = d->record.info.targets;
+    current[shard] = target_id{0};
+    auto next = place(s->who, d->record.info.id, d->record.info.data, d->record.info.parity, current);
+    target_id onto{0};
+    for (size_t i = 0; next && i < next->size(); ++i) {
+      const bool held = std::find(current.begin(), current.end(), (*next)[i]) != current.end();
+      if (!held && !s->walk->absent().contains((*next)[i])) onto = (*next)[i];
+    }
+    std::optional<error> trouble;
+    if (onto == target_id{0}) trouble = next ? error{errc::unavailable, "no other target is free"} : next.error();
+    if (!trouble) {
+      if (!buffer) {  // within what the walk let this extent into the gate for
+        buffer = std::make_shared<shard_buffers>();
+        buffer->memory = aligned_buffer(stride);
+        buffer->stride = stride;
+        buffer->payload = payload;
+      }
+      read_shard r;
+      r.at = {d->record.info.id, shard};
+      r.into = {buffer->bytes(0)};
+      target* from = s->who.targets.at(where);
+      const auto got = co_await answer_of<void>([&](reply<void> back) { from->read(r, back); });
+      if (!got) trouble = got.error();
+    }
+    auto updated = std::make_shared<extent_info>(d->record.info);
+    updated->epoch = s->who.epoch;
+    updated->targets[shard] = onto;
+    if (!trouble) {
+      put_shard p;
+      p.info = updated;
+      p.shard = shard;
+      p.payload = buffer->bytes(0);
+      p.room = buffer->room(0);
+      p.keep = buffer;
+      target* to = s->who.targets.at(onto);
+      const auto put = co_await answer_of<void>([&](reply<void> back) { to->put(p, back); });
+      if (!put) trouble = put.error();
+    }
+    if (trouble) {
+      ++s->out.waiting;
+      s->note(fmt::format("extent {}: shard {} cannot leave target {}: {}", to_string(d->record.info.id), shard,
+                          where.value, trouble->message));
+      continue;
+    }
+    crash_point(s->options.crash, "scrub.copied");
+    d->record.info = *updated;
+    index_change record = d->record;
+    record.kind = index_change::kind_t::move;
+    co_await signal_of([&](std::function<void()> back) { tell_moved(s, d->owners, record, back); });
+    crash_point(s->options.crash, "scrub.relocated");
+    const shard_key old{d->record.info.id, shard};
+    target* from = s->who.targets.at(where);
+    co_await answer_of<void>([&](reply<void> back) { from->remove({old}, back); });
+    where = onto;
+    ++s->out.relocated;
+  }
+  s->home.post(done);
+}
+
 flow repair_all(std::shared_ptr<scrubbing> s, std::function<void()> done) {
   auto todo = std::make_shared<std::vector<damage>>(std::move(s->damaged));
   s->damaged.clear();

@@ -33,6 +33,10 @@ struct scrubbing {
   std::vector<damage> damaged;
   std::shared_ptr<extent_walk> walk;
   bool restore = false;  // options.restore, or records were found damaged
+  // Shards without a record whose blocks another extent has; removed at the end if nothing was found lost. Bounded:
+  // what finds no room waits for the next run.
+  std::vector<std::pair<target_id, shard_key>> duplicates;
+  static constexpr size_t duplicates_max = 65'536;
 
   void note(std::string text) {
     if (out.notes.size() < 100) out.notes.push_back(std::move(text));
@@ -42,6 +46,10 @@ struct scrubbing {
 
 /// Looks at one extent that was met; counts, removes orphans, adds to `damaged`. Leaves the gate and the group.
 flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_bytes);
+
+/// Copies good shards that lie on targets which get no new ones to others: shard written -> index told -> old one
+/// removed. `d` stays valid until `done`, and says then where they are.
+flow relocate(std::shared_ptr<scrubbing> s, damage* d, std::function<void()> done);
 
 /// Rebuilds what is in `damaged` and empties it.
 flow repair_all(std::shared_ptr<scrubbing> s, std::function<void()> done);

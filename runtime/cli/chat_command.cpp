@@ -121,7 +121,9 @@ void add_chat(CLI::App& app, context& ctx) {
   c->add_option("--once", o->once, "Send this message, print the answer, end");
   c->add_option("--system", o->system, "System message");
   c->add_option("--model", o->model, "Model to ask for; the served one by default");
-  c->add_option("--max-tokens", o->max_tokens, "Longest answer")->capture_default_str();
+  c->add_option("--max-tokens", o->max_tokens, "Longest answer")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1u << 20));
   c->add_option("--temperature", o->temperature,
                 "0 always takes the likeliest token; by default what the model asks for")
       ->check(CLI::Range(0.0, 2.0));
@@ -131,7 +133,10 @@ void add_chat(CLI::App& app, context& ctx) {
   c->footer(
       "The API key, where one is needed, comes from TROUPE_API_KEY. Without --once, each line of stdin is a message.\n"
       "Examples:\n  troupe chat --once 'hello'\n  troupe chat --url http://127.0.0.1:8000 --temperature 0");
-  c->callback([o, &ctx] { ctx.result = run(*o); });
+  c->callback([c, o, &ctx] {
+    const bool nothing = c->count("--once") > 0 && o->once.empty();
+    ctx.result = nothing ? complain("chat", "--once '': there is nothing to send", usage) : run(*o);
+  });
 }
 
 }  // namespace troupe::cli

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/model/config.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
@@ -130,6 +131,15 @@ int run(const options& o) {
     if (!r) return complain("generate", r.error().message, usage);
     text = std::move(*r);
   }
+  if (!o.ids.empty()) {
+    auto model = kernels::load_config(l.values.model.path);
+    if (!model) return complain("generate", model.error().message, usage);
+    for (const int32_t id : o.ids) {
+      if (id < 0 || static_cast<uint32_t>(id) >= model->vocab_size)
+        return complain("generate", fmt::format("--ids: {} is outside the vocabulary of {}", id, model->vocab_size),
+                        usage);
+    }
+  }
   auto texts = prompts_of(o);
   if (!texts) return complain("generate", texts.error().message, usage);
   auto prompts = encode(o, text.get(), *texts);
@@ -193,7 +203,8 @@ void add_generate(CLI::App& app, context& ctx) {
   auto o = std::make_shared<options>();
   o->file.clear();
   CLI::App* c = app.add_subcommand("generate", "Run prompts with an engine in this process");
-  c->add_option("-c,--config", o->file, "Configuration file, for model and decode limits; configs/local.yaml without --model");
+  c->add_option("-c,--config", o->file,
+                "Configuration file, for model and decode limits; configs/local.yaml without --model");
   c->add_option("--set", o->overrides, "Override one key, SECTION.KEY=VALUE")->take_all()->allow_extra_args(false);
   c->add_option("--model", o->model, "Checkpoint folder");
   auto* prompt = c->add_option("--prompt", o->prompt, "The prompt");
@@ -203,7 +214,9 @@ void add_generate(CLI::App& app, context& ctx) {
       ->excludes(prompt)
       ->excludes(file);
   c->add_flag("--chat", o->chat, "Each prompt is the first user message of a chat");
-  c->add_option("--max-tokens", o->max_tokens, "Longest answer")->capture_default_str();
+  c->add_option("--max-tokens", o->max_tokens, "Longest answer")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1u << 20));
   c->add_option("--temperature", o->temperature, "0 always takes the likeliest token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 2.0));
@@ -214,7 +227,8 @@ void add_generate(CLI::App& app, context& ctx) {
   c->add_option("--seed", o->seed, "Seed of the first prompt; the others count on");
   c->add_flag("--ignore-eos", o->ignore_eos, "Go on after the end-of-sequence token");
   c->add_flag("--no-speculation", o->no_speculation, "Do not draft; the answers are the same");
-  c->add_option("--threads", o->threads, "Compute threads");
+  c->add_option("--threads", o->threads, "Compute threads; those of the configuration by default")
+      ->check(CLI::Range(1, 256));
   c->add_flag("--json", o->as_json, "One JSON object a line: tokens, text, finish, drafts");
   c->add_option("--log-level", o->log_level, "debug, info, warning, error, off")->capture_default_str();
   c->footer(

@@ -1,6 +1,7 @@
 // troupe kv put, get, match: a file in blocks under the tokens that it belongs to.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,16 +15,19 @@
 namespace troupe::cli {
 namespace {
 
-constexpr size_t blocks_per_call = 1024;  // Ctrl-C is looked at in between
+// Of one call; Ctrl-C is looked at in between. At least one block.
+constexpr size_t blocks_per_call = 256;
+constexpr uint64_t bytes_per_call = 64ull << 20;
 
 struct options {
   kv_store_options store;
   kv_chain_options chain;
   std::string data, out, block_bytes, traffic = "agent";
+  bool read_only = false;
 };
 
-void print(const nlohmann::ordered_json& j) {
-  fmt::print("{}\n", j.dump());
+void print(const options& o, const nlohmann::ordered_json& j, const std::string& for_people) {
+  fmt::print("{}\n", o.store.json ? j.dump() : for_people);
   std::fflush(stdout);
 }
 
@@ -72,12 +76,13 @@ result<int> put(const options& o) {
   (void)space;
   kv::put_chain_reply sum;
   kv_progress progress("put");
-  for (uint64_t at = 0; at < n; at += blocks_per_call) {
+  const uint64_t step = std::clamp<uint64_t>(bytes_per_call / size, 1, blocks_per_call);
+  for (uint64_t at = 0; at < n; at += step) {
     if (kv_interrupt::set()) {
-      fmt::print(stderr, "troupe kv put: stopped after {} of {} blocks; they are stored\n", at, n);
+      fmt::print(stderr, "troupe kv put: stopped; {} of {} blocks are stored\n", at, n);
       return int{interrupted};
     }
-    const uint64_t to = std::min<uint64_t>(n, at + blocks_per_call);
+    const uint64_t to = std::min<uint64_t>(n, at + step);
     kv::put_chain_request r;
     r.chain.assign(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(to));
     r.first = at;
@@ -97,19 +102,32 @@ result<int> put(const options& o) {
     sum.block_bytes += done->block_bytes;
     progress.show(fmt::format("{} of {} blocks", to, n));
   }
-  print({{"blocks", n},
-         {"tokens", chain.back().tokens},
-         {"stored", sum.stored},
-         {"present", sum.present},
-         {"extents", sum.extents},
-         {"bytes", sum.block_bytes}});
+  print(
+      o,
+      {{"blocks", n},
+       {"tokens", chain.back().tokens},
+       {"stored", sum.stored},
+       {"present", sum.present},
+       {"extents", sum.extents},
+       {"bytes", sum.block_bytes}},
+      fmt::format("{} of {} blocks stored ({}), {} were there", sum.stored, n, kv_size(sum.block_bytes), sum.present));
   return int{ok};
 }
 
 result<int> get(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  where.read_only = o.read_only;
+  auto opened = kv::directory_store::open(where);
+  if (!opened && !o.read_only && (opened.error().code == errc::io || opened.error().code == errc::exhausted)) {
+    // A full disk or a read-only file system: reading goes on.
+    where.read_only = true;
+    if (auto again = kv::directory_store::open(where)) {
+      fmt::print(stderr, "troupe kv get: opened for reading only, no life is extended: {}\n", opened.error().message);
+      opened = std::move(again);
+    }
+  }
+  TROUPE_TRY(auto store, std::move(opened));
   kv_notes("get", *store);
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   TROUPE_TRY(auto lengths, store->lengths(chain));
@@ -118,10 +136,10 @@ result<int> get(const options& o) {
   std::string stopped;
   bool write_failed = false;
   kv_progress progress("get");
-  for (size_t at = 0; at < lengths.size() && stopped.empty() && !kv_interrupt::set(); at += blocks_per_call) {
-    const size_t to = std::min(lengths.size(), at + blocks_per_call);
+  for (size_t at = 0, to = 0; at < lengths.size() && stopped.empty() && !kv_interrupt::set(); at = to) {
     uint64_t total = 0;
-    for (size_t b = at; b < to; ++b) total += lengths[b];
+    while (to < lengths.size() && to < at + blocks_per_call && (to == at || total + lengths[to] <= bytes_per_call))
+      total += lengths[to++];
     std::vector<std::byte> memory(total);
     kv::get_chain_request r;
     r.chain.assign(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(to));
@@ -159,24 +177,27 @@ result<int> get(const options& o) {
                            {"bytes", bytes},
                            {"decoded", decoded}};
   if (!stopped.empty()) j["stopped"] = stopped;
+  const std::string people = fmt::format("{} of {} blocks ({}) read{}", blocks, chain.size(), kv_size(bytes),
+                                         decoded > 0 ? fmt::format(", {} shards decoded", decoded) : "");
   if (o.out == "-")
-    fmt::print(stderr, "{}\n", j.dump());
+    fmt::print(stderr, "{}\n", o.store.json ? j.dump() : people);
   else
-    print(j);
-  if (kv_interrupt::set()) return int{interrupted};
+    print(o, j, people);
+  if (kv_interrupt::set() && blocks < chain.size()) return int{interrupted};
   if (blocks == chain.size() && stopped.empty()) return int{ok};
   return complain("kv get", fmt::format("{} of {} blocks: {}", blocks, chain.size(), stopped), failed);
 }
 
 result<int> match(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  TROUPE_TRY(auto store, kv_open_to_look(where));
   kv_notes("match", *store);
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   const size_t of = chain.size();
   const uint32_t tokens = store->layout().scheme.block_tokens;
   TROUPE_TRY(uint64_t n, store->match(std::move(chain)));
-  print({{"blocks", n}, {"of", of}, {"tokens", n * tokens}});
+  print(o, {{"blocks", n}, {"of", of}, {"tokens", n * tokens}},
+        fmt::format("{} of {} blocks, {} tokens", n, of, n * tokens));
   return int{ok};
 }
 
@@ -214,6 +235,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     c->add_option("--class", o->traffic, "Traffic class: how far the read extends their life")
         ->check(CLI::IsMember({"agent", "chatbot"}))
         ->capture_default_str();
+    c->add_flag("--read-only", o->read_only, "Write nothing into the store: no life is extended");
     c->footer(
         "Exit code 1 when not all blocks are there; what comes before the first missing one is written.\n"
         "Example:\n  troupe kv get --dir /tmp/kv --text 'sixteen letters.' --out copy.md");

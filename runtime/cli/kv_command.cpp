@@ -14,6 +14,7 @@ void add_kv(CLI::App& app, context& ctx) {
       "in use, 130 stopped by Ctrl-C (the store is closed in order).");
   add_kv_blocks(*kv, ctx);
   add_kv_maintain(*kv, ctx);
+  add_kv_targets(*kv, ctx);
   add_kv_bench(*kv, ctx);
   add_kv_replay(*kv, ctx);
 }

@@ -7,9 +7,10 @@
 
 namespace troupe::cli {
 
-/// Each adds its subcommands to `troupe kv`: put, get, match; ls, stat, verify, scrub; bench; replay.
+/// Each adds its subcommands to `troupe kv`: put, get, match; ls, stat, verify, scrub; targets; bench; replay.
 void add_kv_blocks(CLI::App& kv, context& ctx);
 void add_kv_maintain(CLI::App& kv, context& ctx);
+void add_kv_targets(CLI::App& kv, context& ctx);
 void add_kv_bench(CLI::App& kv, context& ctx);
 void add_kv_replay(CLI::App& kv, context& ctx);
 

@@ -60,7 +60,7 @@ void kv_store_options::add_to(CLI::App& c, bool shape) {
   c.add_option("-c,--config", config, "Configuration file whose storage section gives what is not given here");
   c.add_option("--without", without, "Treat these targets as absent, e.g. 1,4")->delimiter(',');
   c.add_option("--io-threads", io_threads, "Threads of disk I/O")->check(CLI::Range(1, 256));
-  c.add_flag("--json", json, "JSON on stdout");
+  c.add_flag("--json", json, "JSON on stdout, for programs");
   if (!shape) return;
   c.add_option("--ec", ec, "Code of a new store, DATA+PARITY, e.g. 10+2; default 2+1");
   c.add_option("--targets", targets, "Targets of a new store; default DATA + PARITY")->check(CLI::Range(1, 255));
@@ -77,12 +77,12 @@ result<kv::directory_options> kv_store_options::resolve() const {
   kv::directory_options o;
   std::string code = ec;
   if (!config.empty()) {
-    TROUPE_TRY(auto s, config::load(config));
+    TROUPE_TRY(auto s, config::load(config, {"model.path=."}));  // a store needs no model: the file need not name one
     const auto& g = s.storage;
     o.dir = g.path;
     o.expect.data = g.data;
     o.expect.parity = g.parity;
-    o.expect.targets = std::max(g.targets, g.data + g.parity);
+    o.targets = std::max(g.targets, g.data + g.parity);  // of a new store: `troupe kv targets` changes them
     o.chunk_bytes = g.chunk;
     o.capacity_bytes = g.capacity;
     o.agent_ttl_s = std::chrono::duration_cast<std::chrono::seconds>(g.agent_ttl).count();
@@ -105,7 +105,7 @@ result<kv::directory_options> kv_store_options::resolve() const {
       return fail(errc::invalid_argument, "--ec {}: write DATA+PARITY, e.g. 10+2", code);
     o.expect.data = k;
     o.expect.parity = m;
-    o.expect.targets.reset();
+    o.targets.reset();
   }
   if (targets > 0) o.expect.targets = targets;
   if (block_tokens > 0) o.expect.block_tokens = block_tokens;
@@ -167,6 +167,23 @@ result<std::vector<kv::block_hash>> kv_chain_options::hashes(const kv::hash_sche
 result<uint64_t> kv_bytes(const std::string& text) {
   if (auto plain = config::parse_count(text)) return *plain;
   return config::parse_bytes(text);
+}
+
+result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_options where) {
+  where.read_only = true;
+  auto store = kv::directory_store::open(where);
+  if (store || store.error().code != errc::stale) return store;
+  where.read_only = false;
+  return kv::directory_store::open(where);
+}
+
+std::string kv_size(uint64_t bytes) {
+  const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, units[unit]);
 }
 
 kv_interrupt::kv_interrupt() {

@@ -35,6 +35,12 @@ struct kv_chain_options {
   result<std::vector<kv::block_hash>> hashes(const kv::hash_scheme& scheme) const;
 };
 
+/// Opens a store to look at it: nothing is written, unless the index or a target's records must be made again first.
+result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_options where);
+
+/// "65.1 GiB".
+std::string kv_size(uint64_t bytes);
+
 /// While one lives, Ctrl-C and SIGTERM set a flag instead of ending the process; a second one ends it. One at a time.
 class kv_interrupt {
  public:

@@ -18,13 +18,13 @@ struct options {
   kv_store_options store;
   uint64_t limit = 0;
   std::string grace = "0s";
-  bool drop_lost = false;
+  bool drop_lost = false, deep = false;
 };
 
 result<int> ls(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  TROUPE_TRY(auto store, kv_open_to_look(where));
   kv_notes("ls", *store);
   if (!o.store.json)
     fmt::print("{:<33}  {:>7}  {:>6}  {:>10}  {:>11}  {:<7}  {}\n", "extent", "first", "blocks", "bytes", "expires in",
@@ -64,32 +64,25 @@ result<int> ls(const options& o) {
   return kv_interrupt::set() ? int{interrupted} : int{ok};
 }
 
-// "65.1 GiB".
-std::string for_people(uint64_t bytes) {
-  const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
-  return fmt::format("{:.1f} {}", value, units[unit]);
-}
-
 result<int> stat(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  TROUPE_TRY(auto store, kv_open_to_look(where));
   kv_notes("stat", *store);
   const auto& l = store->layout();
   const auto i = store->stats();
   const auto u = store->usage();
-  json absent = json::array();
+  json absent = json::array(), disks = json::array();
   for (auto t : store->absent()) absent.push_back(t.value);
+  for (const auto& m : l.members())
+    if (store->usage(m.id)) disks.push_back(store->disk_name(m.id));
   const json j{
       {"dir", store->dir()},
       {"ec", fmt::format("{}+{}", l.data, l.parity)},
       {"targets", l.targets},
       {"absent", absent},
       {"block_tokens", l.scheme.block_tokens},
-      {"disk", store->disk_name()},
+      {"epoch", l.epoch.value},
+      {"disks", disks},
       {"extents", i.extents},
       {"blocks", i.blocks},
       {"block_bytes", i.bytes},
@@ -104,10 +97,11 @@ result<int> stat(const options& o) {
   } else {
     for (const auto& [key, value] : j.items()) {
       std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-      if (key.ends_with("_bytes")) shown = for_people(value.get<uint64_t>());
+      if (key.ends_with("_bytes")) shown = kv_size(value.get<uint64_t>());
       if (key == "used_percent") shown = fmt::format("{:.2f} %", value.get<double>());
-      fmt::print("{:<16} {}\n", key == "disk" ? "first disk" : key, shown);
+      if (key != "disks") fmt::print("{:<16} {}\n", key, shown);
     }
+    for (const auto& d : disks) fmt::print("{:<16} {}\n", "disk", d.get<std::string>());
   }
   std::fflush(stdout);
   return int{ok};
@@ -129,13 +123,16 @@ void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
          {"lost_extents", r.lost},
          {"lost_blocks", r.lost_blocks},
          {"index_findings", r.index_findings},
+         {"draining_shards", r.draining},
          {"absent_targets", absent},
          {"stopped", r.stopped}};
   if (repair) {
     j["repaired"] = r.repaired();
     j["rebuilt_shards"] = r.rebuilt;
     j["adopted_shards"] = r.adopted;
+    j["relocated_shards"] = r.relocated;
     j["removed_orphans"] = r.removed_orphans;
+    j["kept_orphans"] = r.kept_orphans;
     j["removed_strays"] = r.removed_strays;
     j["restored_extents"] = r.restored;
     j["dropped_extents"] = r.dropped;
@@ -155,7 +152,8 @@ result<int> check(const options& o, const char* name, bool repair) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.remake_missing = repair && where.without.empty();
   where.give_up_missing = o.drop_lost;
-  if (!repair) where.maintain_every = nanoseconds{0};  // verify changes nothing
+  if (!repair) where.read_only = true;  // verify changes nothing
+  if (o.deep) where.maintain_every = nanoseconds{0};
   TROUPE_TRY(auto grace, config::parse_duration(o.grace));
   kv_interrupt interrupt;
   TROUPE_TRY(auto store, kv::directory_store::open(where));
@@ -176,6 +174,16 @@ result<int> check(const options& o, const char* name, bool repair) {
     progress->show(fmt::format("{} extents, {} shards read", r.extents, r.shards));
     if (kv_interrupt::set()) *stop = true;
   };
+  uint64_t unrecorded = 0;
+  if (o.deep) {
+    TROUPE_TRY(const auto found, store->find_unrecorded(repair, s));
+    unrecorded = found.shards;
+    for (const auto& n : found.notes) fmt::print(stderr, "troupe kv {}: {}\n", name, n);
+    if (unrecorded > 0)
+      fmt::print(stderr, "troupe kv {}: {} shards lie in chunk files and no record names them; {}\n", name, unrecorded,
+                 repair ? fmt::format("{} extents came back", found.repaired->restored)
+                        : "`troupe kv scrub --deep` takes them in");
+  }
   TROUPE_TRY(auto report, store->scrub(s));
   print_report(report, o.store.json, repair);
   if (report.lost > report.dropped) {
@@ -194,7 +202,8 @@ result<int> check(const options& o, const char* name, bool repair) {
     fmt::print(stderr, "troupe kv {}: stopped before the end; the report covers what was read so far\n", name);
     return int{interrupted};
   }
-  return repair ? (report.repaired() ? int{ok} : int{failed}) : (report.clean() ? int{ok} : int{failed});
+  return repair ? (report.repaired() ? int{ok} : int{failed})
+                : (report.clean() && unrecorded == 0 ? int{ok} : int{failed});
 }
 
 template <class F>
@@ -225,6 +234,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("verify", "Read everything and say what is missing, rotten or orphaned");
     o->store.add_to(*c, false);
+    c->add_flag("--deep", o->deep, "Read also the room that no record takes: an index may have lost what lies there");
     c->footer("Changes nothing. Exit code 1 when something is wrong.\nExample:\n  troupe kv verify --dir /tmp/kv");
     c->callback([o, &ctx] { run(ctx, "verify", [&] { return check(*o, "verify", false); }); });
   }
@@ -234,6 +244,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     o->store.add_to(*c, false);
     c->add_option("--grace", o->grace, "Shards without an index entry are removed when they are older than this")
         ->capture_default_str();
+    c->add_flag("--deep", o->deep, "Take in also what lies in the chunk files and no record names");
     c->add_flag("--drop-lost", o->drop_lost,
                 "Give up blocks that lost more shards than the code can do without, and what missing targets held");
     c->footer(

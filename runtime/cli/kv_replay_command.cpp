@@ -88,7 +88,7 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
   TROUPE_TRY(const auto database, kv::open_rocks_db({.path = path}));
   kv::index_options options{.hold_after_open = false};
   if (o.ttl_s > 0 || o.lru > 0) options.step_s = 1;  // hits by recency: extended at every use
-  if (o.ttl_s > 0) options.chatbot_ttl_s = std::max<int64_t>(1, std::llround(o.ttl_s));
+  if (o.ttl_s > 0) options.chatbot_ttl_s = shape.ttl_s = std::max<int64_t>(1, std::llround(o.ttl_s));
   constexpr int64_t start_s = 1'800'000'000;
   TROUPE_TRY(const auto index, kv::block_index::open(*database, options, start_s, {}));
   const auto began = steady_clock().now();

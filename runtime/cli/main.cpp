@@ -69,10 +69,12 @@ int main(int argc, char** argv) {
                near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
     return usage;
   }
+  std::string name = argc > 1 ? argv[1] : "";  // what messages call this run, e.g. "kv put"
   if (argc > 2 && argv[1][0] != '-' && argv[2][0] != '-') {
     const auto* group = app.get_subcommand(argv[1]);
     std::vector<std::string> inner;
     for (const auto* c : group->get_subcommands({})) inner.push_back(c->get_name());
+    if (std::find(inner.begin(), inner.end(), argv[2]) != inner.end()) name += std::string(" ") + argv[2];
     if (group->get_require_subcommand_min() > 0 && std::find(inner.begin(), inner.end(), argv[2]) == inner.end()) {
       std::string near = troupe::config::nearest(argv[2], inner);
       fmt::print(
@@ -88,10 +90,10 @@ int main(int argc, char** argv) {
     app.exit(e);
     return usage;
   } catch (const std::exception& e) {
-    return complain("", std::string("unexpected: ") + e.what(), failed);
+    return complain(name, std::string("unexpected: ") + e.what(), failed);
   }
   // What was not written is a failure, except that a reader may have seen enough.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && ctx.result == ok && !nobody_reads_stdout())
-    return complain(argc > 1 ? argv[1] : "", "stdout could not be written", failed);
+    return complain(name, "stdout could not be written", failed);
   return ctx.result;
 }

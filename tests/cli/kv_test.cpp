@@ -30,8 +30,8 @@ struct kv : ::testing::Test {
     write_file(data, bytes);
   }
   program_result put() {
-    return troupe(
-        {"kv", "put", "--dir", dir, "--block-tokens", "4", "--chunk", "1MiB", "--text", text, "--data", data});
+    return troupe({"kv", "put", "--dir", dir, "--block-tokens", "4", "--chunk", "1MiB", "--text", text, "--data", data,
+                   "--json"});
   }
   program_result get() {
     fs::remove(copy);
@@ -46,10 +46,10 @@ TEST_F(kv, put_match_get_and_losses_as_in_the_documentation) {
   r = put();
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(json::parse(r.out)["present"], 4);
-  r = troupe({"kv", "match", "--dir", dir, "--text", "sixteen letters, and others"});
+  r = troupe({"kv", "match", "--dir", dir, "--text", "sixteen letters, and others", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(json::parse(r.out)["blocks"], 3);
-  r = troupe({"kv", "match", "--dir", dir, "--text", text, "--tenant", "somebody else"});
+  r = troupe({"kv", "match", "--dir", dir, "--text", text, "--tenant", "somebody else", "--json"});
   EXPECT_EQ(json::parse(r.out)["blocks"], 0);
   ASSERT_EQ(get().code, 0);
   EXPECT_TRUE(read_file(copy) == bytes);
@@ -162,7 +162,7 @@ TEST_F(kv, a_refused_put_leaves_nothing_behind) {
       {{"--text", text, "--block-tokens", "4", "--data", data, "--ec", "2+-1"}, 2, "DATA+PARITY"},
       {{"--text", text, "--block-tokens", "4", "--data", data, "--capacity", "1KiB"}, 2, "less than one chunk"},
       {{"--text", text, "--block-tokens", "4", "--data", data, "--chunk", "2TiB"}, 2, "1 MiB to 16 GiB"},
-      {{"--text", text, "--block-tokens", "4", "--data", data, "--without", "9"}, 2, "targets 1 to 3"},
+      {{"--text", text, "--block-tokens", "4", "--data", data, "--without", "9"}, 2, "the store has targets 1, 2, 3"},
       {{"--tokens", folder.path + "/minus", "--block-tokens", "4", "--data", data}, 2, "minus:2: '-4' is no token id"},
   };
   for (const auto& row : rows) {
@@ -191,11 +191,12 @@ TEST_F(kv, what_contradicts_the_store_is_refused) {
   struct row {
     std::string option, value, want;
   };
-  for (const auto& row : {row{"--chunk", "128MiB", "chunk bytes = 1048576, not 134217728"},
-                          row{"--capacity", "1MiB", "capacity bytes = 68719476736, not 1048576"},
-                          row{"--targets", "5", "targets = 3, not 5"}, row{"--ec", "2+2", "parity shards = 1, not 2"},
-                          row{"--block-tokens", "8", "block size in tokens = 4, not 8"},
-                          row{"--fingerprint", "foo", "ingerprint"}, row{"--without", "9", "targets 1 to 3"}}) {
+  for (const auto& row :
+       {row{"--chunk", "128MiB", "chunk bytes = 1048576, not 134217728"},
+        row{"--capacity", "1MiB", "capacity bytes = 68719476736, not 1048576"},
+        row{"--targets", "5", "targets = 3, not 5"}, row{"--ec", "2+2", "parity shards = 1, not 2"},
+        row{"--block-tokens", "8", "block size in tokens = 4, not 8"}, row{"--fingerprint", "foo", "ingerprint"},
+        row{"--without", "9", "the store has targets 1, 2, 3"}}) {
     auto r = again({row.option, row.value});
     EXPECT_EQ(r.code, 2) << row.option << r.err;
     EXPECT_THAT(r.err, HasSubstr(row.want));
@@ -305,8 +306,7 @@ TEST_F(kv, mistakes_say_what_is_wrong) {
 }
 
 TEST_F(kv, a_configuration_says_which_store) {
-  write_file(folder.path + "/c.yaml", "model: {path: " + std::string(TROUPE_TEST_DATA) +
-                                          "/tiny-v41}\nstorage: {path: kv, data: 3, parity: 2, chunk: 1MiB}\n");
+  write_file(folder.path + "/c.yaml", "storage: {path: kv, data: 3, parity: 2, chunk: 1MiB}\n");
   auto r = troupe({"kv", "put", "-c", folder.path + "/c.yaml", "--block-tokens", "4", "--text", text, "--data", data});
   ASSERT_EQ(r.code, 0) << r.err;
   r = troupe({"kv", "stat", "-c", folder.path + "/c.yaml", "--json"});
@@ -314,6 +314,56 @@ TEST_F(kv, a_configuration_says_which_store) {
   EXPECT_EQ(json::parse(r.out)["ec"], "3+2");
   EXPECT_EQ(json::parse(r.out)["targets"], 5);
   EXPECT_TRUE(fs::exists(dir + "/layout.json"));
+  // The number of targets is that of a new store: it may change.
+  ASSERT_EQ(troupe({"kv", "targets", "add", "-c", folder.path + "/c.yaml"}).code, 0);
+  r = troupe({"kv", "stat", "-c", folder.path + "/c.yaml", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out)["targets"], 6);
+}
+
+TEST_F(kv, targets_come_and_go_and_people_are_told_in_words) {
+  ASSERT_EQ(put().code, 0);
+  auto r = troupe({"kv", "targets", "drain", "--dir", dir, "2"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("add others first"));
+  ASSERT_EQ(troupe({"kv", "targets", "add", "--dir", dir, "--count", "2"}).code, 0);
+  r = troupe({"kv", "targets", "remove", "--dir", dir, "2"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, HasSubstr("targets drain"));
+  r = troupe({"kv", "targets", "drain", "--dir", dir, "2"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("1 shards moved, 0 left"));
+  r = troupe({"kv", "targets", "remove", "--dir", dir, "2"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_FALSE(fs::exists(dir + "/target-0002"));
+  r = troupe({"kv", "targets", "ls", "--dir", dir, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = json::parse(r.out);
+  EXPECT_EQ(j["targets"].size(), 4u);
+  EXPECT_EQ(j["targets"][1]["target"], 3);
+  EXPECT_EQ(get().code, 0);
+  EXPECT_TRUE(read_file(copy) == bytes);
+  EXPECT_EQ(troupe({"kv", "verify", "--deep", "--dir", dir}).code, 0);
+  r = troupe({"kv", "match", "--dir", dir, "--text", text});
+  EXPECT_EQ(r.out, "4 of 4 blocks, 16 tokens\n");
+  r = troupe({"kv", "put", "--dir", dir, "--text", text, "--data", data});
+  EXPECT_THAT(r.out, HasSubstr("0 of 4 blocks stored (0 B), 4 were there\n"));
+  r = troupe({"kv", "get", "--read-only", "--dir", dir, "--text", text, "--out", copy});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("4 of 4 blocks"));
+}
+
+TEST_F(kv, a_benchmark_that_does_not_fit_is_refused_before_anything_is_made) {
+  for (const auto& [more, want] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--blocks", "65536", "--chain", "65536"}, "bytes of memory"},
+           {{"--blocks", "16777216", "--chain", "1"}, "bytes on disk"}}) {
+    std::vector<std::string> args{"kv", "bench", "--dir", dir, "--block-bytes", "64MiB"};
+    args.insert(args.end(), more.begin(), more.end());
+    const auto r = troupe(args);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(want));
+    EXPECT_FALSE(fs::exists(dir));
+  }
 }
 
 // A benchmark that is told to stop while it writes: exit code 130, and a store in order.

@@ -163,7 +163,7 @@ TEST_F(directory, what_does_not_fit_the_layout_is_refused) {
   other.fingerprint[3] = 1;
   EXPECT_EQ(refused([&](auto& o) { o.expect.scheme = other; }), errc::unsupported);
   EXPECT_EQ(refused([](auto&) {}), errc{});
-  std::ofstream(dir + "/layout.json") << "{\"format\": \"troupe-kv\", \"version\": 2}";
+  std::ofstream(dir + "/layout.json") << "{\"format\": \"troupe-kv\", \"version\": 3}";
   EXPECT_EQ(refused([](auto&) {}), errc::unsupported);
   std::ofstream(dir + "/layout.json") << "{";
   EXPECT_EQ(refused([](auto&) {}), errc::corrupt);
@@ -184,6 +184,19 @@ TEST(layout, survives_printing_and_refuses_damage) {
     std::string cut = text.substr(0, i);
     EXPECT_FALSE(parse_layout(cut, "f")) << i;
   }
+  l.targets = 12;
+  l.changed.clear();
+  for (uint32_t t = 2; t <= 13; ++t) l.changed.push_back({target_id{t}, false});
+  l.next_target = 20;
+  l.epoch = storage_epoch{7};
+  back = parse_layout(print_layout(l), "f");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(print_layout(*back), print_layout(l));
+  EXPECT_EQ(back->members(), l.changed);
+  l.changed[3].draining = true;  // one more than the code can do without
+  EXPECT_FALSE(parse_layout(print_layout(l), "f"));
+  l.changed[3] = l.changed[4];
+  EXPECT_FALSE(parse_layout(print_layout(l), "f")) << "twice the same";
 }
 
 TEST_F(directory, the_benchmark_runs_and_compares_what_it_reads) {

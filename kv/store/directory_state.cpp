@@ -1,0 +1,211 @@
+// Whether the index of a directory store is there, complete, and not an older copy.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kv/index/rocks_db.hpp"
+#include "kv/index/sweep.hpp"
+#include "kv/store/directory.hpp"
+#include "runtime/base/rng.hpp"
+
+namespace troupe::kv {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::folder_of;
+
+// Keys in `meta`. The state is written when the index is complete, or as complete as it can be; without it the index
+// was deleted, or its rebuild was cut.
+constexpr const char* state_key = "index-complete";
+constexpr const char* generation_key = "generation";
+constexpr std::string_view complete_text = "1", partial_text = "partial:";
+
+}  // namespace
+
+result<void> directory_store::open_database() {
+  const std::string path = options_.dir + "/index", stale = path + ".stale";
+  std::error_code ec;
+  rocks_options r;
+  r.path = path;
+  r.block_cache_bytes = 64ull << 20;
+  r.write_buffer_bytes = 64ull << 20;
+  r.read_only = options_.read_only;
+  if (!options_.read_only) {
+    r.sweep = make_index_sweeper();
+    r.clock = &system_unix_clock();
+    fs::remove_all(stale, ec);
+  }
+  const bool there = fs::exists(path + "/CURRENT", ec);
+  const auto refuse = [&](const std::string& what) {
+    return fail(errc::stale,
+                "{}: {}; a command that may write rebuilds it from the shards, for example `troupe kv scrub`", path,
+                what);
+  };
+  if (!there && options_.read_only) return refuse("the index is gone");
+  TROUPE_TRY(database_, open_rocks_db(r));
+
+  std::string value;
+  TROUPE_TRY(const bool known, database_->get(family::meta, generation_key, value));
+  const auto own = known ? detail::parse_generation(value) : std::nullopt;
+  mark_.store = own ? own->store : "";
+  uint64_t told = 0;
+  for (const auto& m : layout_.members()) {
+    const auto mark = detail::read_generation(folder_of(options_.dir, m.id));
+    if (!mark) continue;
+    if (mark_.store.empty()) mark_.store = mark->store;
+    if (mark->store == mark_.store) told = std::max(told, mark->generation);
+  }
+  mark_.generation = own ? own->generation : 0;
+  if (there && mark_.generation < told) {
+    const std::string what =
+        fmt::format("the index is an older copy: it knows the first {} steps of {}", mark_.generation, told);
+    if (options_.read_only) return refuse(what);
+    database_.reset();
+    fs::rename(path, stale, ec);
+    if (ec) return fail(errc::io, "{}: {}; it cannot be moved away: {}", path, what, ec.message());
+    TROUPE_TRY(database_, open_rocks_db(r));
+    notes_.push_back(what + "; it is rebuilt from the shards");
+    fs::remove_all(stale, ec);
+  }
+  mark_.generation = std::max(mark_.generation, told);
+  if (options_.read_only) return {};
+  if (mark_.store.empty()) mark_.store = fmt::format("{:016x}", entropy_seed());
+  ++mark_.generation;
+  write_batch b;
+  b.put(family::meta, generation_key, print(mark_));
+  return database_->write(b, sync_write::yes);
+}
+
+// The index first, then the targets: see generation_mark.
+void directory_store::advance_generation() {
+  if (options_.read_only) return;
+  ++mark_.generation;
+  write_batch b;
+  b.put(family::meta, generation_key, print(mark_));
+  if (!database_->write(b, sync_write::yes)) return;
+  for (const auto& [t, d] : disk_of_) detail::write_generation(folder_of(options_.dir, t), mark_);
+}
+
+result<directory_store::index_state> directory_store::read_state() const {
+  index_state s;
+  std::string value;
+  TROUPE_TRY(s.known, database_->get(family::meta, state_key, value));
+  s.partial = s.known && value != complete_text;
+  if (!s.partial) return s;
+  if (!value.starts_with(partial_text)) return index_state{};  // not ours: rebuilt
+  uint32_t id = 0;
+  for (const char c : value.substr(partial_text.size())) {
+    if (c >= '0' && c <= '9') {
+      id = id * 10 + static_cast<uint32_t>(c - '0');
+    } else {
+      s.without.push_back(target_id{id});
+      id = 0;
+    }
+  }
+  return s;
+}
+
+result<void> directory_store::write_state(const index_state& s) {
+  std::string text(s.partial ? partial_text : complete_text);
+  for (const auto t : s.without) text += fmt::format("{},", t.value);
+  write_batch b;
+  if (s.known)
+    b.put(family::meta, state_key, text);
+  else
+    b.erase(family::meta, state_key);
+  if (auto r = database_->write(b, sync_write::yes); !r) return r;
+  state_ = s;
+  return {};
+}
+
+// After a scrub that restored: what it could not restore may come back with the targets that were absent.
+result<void> directory_store::settle_state(const scrub_report& r) {
+  if (r.stopped) return {};
+  index_state s;
+  s.known = true;
+  s.partial = !r.absent.empty() || r.kept_orphans > 0;
+  s.without = r.absent;
+  return write_state(s);
+}
+
+result<void> directory_store::rebuild_if_lost() {
+  TROUPE_TRY(state_, read_state());
+  const bool back = std::any_of(state_.without.begin(), state_.without.end(), [&](target_id t) {
+    return std::find(absent_.begin(), absent_.end(), t) == absent_.end();
+  });
+  if (state_.known && !back) return {};
+  if (options_.read_only) {
+    if (state_.known) return {};
+    return fail(errc::stale,
+                "{}/index: the index is not complete; a command that may write rebuilds it from the shards, for "
+                "example `troupe kv scrub`",
+                options_.dir);
+  }
+  const bool was_known = state_.known;
+  state_.partial = true;
+  const uint64_t shards = usage().shards;
+  scrub_report empty;
+  empty.absent = absent_;
+  if (shards == 0) return settle_state(empty);
+  scrub_options o;
+  o.repair = true;
+  o.orphan_grace_s = 0;
+  TROUPE_TRY(rebuilt_, scrub(o));
+  if (rebuilt_->restored > 0 || !was_known)
+    notes_.push_back(fmt::format("the index was lost: {} extents came back from {} shards; it has {} blocks now",
+                                 rebuilt_->restored, shards, rebuilt_->blocks));
+  if (rebuilt_->lost > 0)
+    notes_.push_back(fmt::format("{} blocks lack too many shards and are kept", rebuilt_->lost_blocks));
+  return {};
+}
+
+result<scrub_report> directory_store::scrub(scrub_options options) {
+  bool restores = state_.partial;
+  options.restore |= restores;
+  if (options.repair)
+    options.before_index_repair = [this, &restores] {
+      restores = true;
+      return write_state({});
+    };
+  auto r =
+      wait<scrub_report>([options](local_store& s, reply<scrub_report> back) { s.scrub(options, std::move(back)); });
+  if (r && options.repair && restores) {
+    if (auto written = settle_state(*r); !written) return fail(written.error());
+  }
+  return r;
+}
+
+result<directory_store::unrecorded_report> directory_store::find_unrecorded(bool repair, const scrub_options& how) {
+  unrecorded_report out;
+  bool again = false;
+  for (const auto& m : layout_.members()) {
+    shard_store* device = store_->device(m.id);
+    if (!device) continue;
+    uint64_t here = 0;
+    const auto found = device->find_unrecorded([&](const shard_footer& f) {
+      ++here;
+      if (out.notes.size() < 100)
+        out.notes.push_back(
+            fmt::format("target {}: chunk {}, run {} holds shard {} of extent {} with {} blocks, which "
+                        "no record names",
+                        m.id.value, f.chunk, f.first_run, f.shard, to_string(f.extent.id), f.extent.count));
+      return !(how.stop && *how.stop);
+    });
+    if (!found) return fail(found.error());
+    out.shards += here;
+    if (here == 0 || !repair) continue;
+    if (!again) {
+      if (auto r = write_state({}); !r) return fail(r.error());  // a cut from here on: the next open goes on
+      state_.partial = again = true;
+    }
+    if (auto r = device->rebuild(); !r) return fail(r.error());
+  }
+  if (!again) return out;
+  scrub_options o = how;
+  o.repair = true;
+  TROUPE_TRY(out.repaired, scrub(o));
+  return out;
+}
+
+}  // namespace troupe::kv
