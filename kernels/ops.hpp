@@ -286,6 +286,8 @@ class operators {
   /// ties to the lower id; weights [n, k] = s / (sum of the k s + 1e-20) * scale.
   virtual void route(place where, const float* logits, uint32_t n, uint32_t experts, const float* bias,
                      float temperature, uint32_t k, float scale, uint32_t* ids, float* weights) = 0;
+  /// `w` will be used from the next step on: brings it to where expert_mlp reads it. Only speed depends on it.
+  virtual void fetch_expert(place, const expert_weights&) {}
   /// y [items, hidden]: expert items[i].expert applied to row items[i].row of x [*, hidden]. `experts` is a host array
   /// indexed by the logical expert. The shared expert is a call with one expert and one item per row.
   virtual void expert_mlp(place where, const float* x, const expert_item* items, uint32_t count,

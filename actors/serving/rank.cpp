@@ -261,8 +261,8 @@ class rank_state {
   void send_loads() {
     if (auto* e = options_.host->engine(); e && state_ == role_state::ready) {
       expert_loads m;
-      e->take_expert_loads(m.loads);
-      tell(self_, options_.shard, std::move(m));
+      m.loads = e->take_expert_window(1).loads;
+      if (!m.loads.empty()) tell(self_, options_.shard, std::move(m));
     }
     if (state_ != role_state::drained) loads_timer_.arm(self_, options_.load_interval);
   }

@@ -1,4 +1,7 @@
 // Router, expert MLPs grouped by expert, and the combine in top-k order.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -31,12 +34,29 @@ void cpu_operators::route(place, const float* logits, uint32_t n, uint32_t exper
 
 namespace {
 
+size_t bytes_of(const weight& w) {
+  const size_t values = size_t{w.rows} * w.cols;
+  return w.format == weight_format::f32     ? values * 4
+         : w.format == weight_format::bf16  ? values * 2
+         : w.format == weight_format::mxfp4 ? values / 2
+                                            : values;
+}
+
 /// Up to tile_rows items of one expert, neighbours in the sorted order.
 struct expert_block {
   uint32_t expert, first, rows;
 };
 
 }  // namespace
+
+// The weights lie in the mapped checkpoint: the kernel is asked to have their pages in memory.
+void cpu_operators::fetch_expert(place, const expert_weights& e) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  for (const weight* w : {&e.w1, &e.w2, &e.w3}) {
+    const auto at = reinterpret_cast<uintptr_t>(w->data), from = at / page * page;
+    (void)madvise(reinterpret_cast<void*>(from), at + bytes_of(*w) - from, MADV_WILLNEED);  // only a hint
+  }
+}
 
 void cpu_operators::expert_mlp(place, const float* x, const expert_item* items, uint32_t count,
                                const expert_weights* experts, uint32_t expert_count, float limit, float* y) {

@@ -90,6 +90,7 @@ class cpu_operators final : public operators {
   // experts
   void route(place where, const float* logits, uint32_t n, uint32_t experts, const float* bias, float temperature,
              uint32_t k, float scale, uint32_t* ids, float* weights) override;
+  void fetch_expert(place where, const expert_weights& w) override;
   void expert_mlp(place where, const float* x, const expert_item* items, uint32_t count, const expert_weights* experts,
                   uint32_t expert_count, float limit, float* y) override;
   void combine_add(place where, const float* parts, uint32_t n, uint32_t k, uint32_t hidden, const float* shared,

@@ -8,6 +8,7 @@
 #include "kernels/engine/handoff.hpp"
 #include "kernels/engine/step_engine.hpp"
 #include "kernels/ep/local_group.hpp"
+#include "runtime/base/check.hpp"
 
 namespace troupe::kernels {
 
@@ -34,7 +35,7 @@ result<model_facts> cpu_model_facts(const model& m, const engine_limits& limits,
 
 ep::group_shape engine_group_shape(const model& m, const engine_limits& limits, uint32_t ranks) {
   return {ranks, m.config.hidden_size, std::max(m.config.num_experts_per_tok, m.config.dspark_num_experts_per_tok),
-          step_rows(limits)};
+          step_rows(limits), m.config.n_routed_experts};
 }
 
 ep::placement initial_placement(const model& m, uint32_t ranks) {
@@ -42,6 +43,17 @@ ep::placement initial_placement(const model& m, uint32_t ranks) {
   ep::placement p = ep::contiguous_placement(ranks, c.num_hidden_layers, c.n_routed_experts);
   ep::placement draft = ep::contiguous_placement(ranks, c.num_nextn_predict_layers, c.dspark_n_routed_experts);
   for (auto& layer : draft.copies) p.copies.push_back(std::move(layer));
+  return p;
+}
+
+ep::placement initial_placement(const model& m, uint32_t ranks, uint32_t redundant, placement_version version) {
+  const uint32_t experts = m.config.n_routed_experts;
+  ep::placement p = initial_placement(m, ranks);
+  p.version = version;
+  const uint32_t per_rank = std::min(experts, (experts + ranks - 1) / ranks + redundant);
+  const auto copies = ep::copies_of(ep::first_slots(ranks, experts, per_rank), ranks, experts);
+  TROUPE_CHECK(copies.has_value(), "{}", copies.error().message);
+  for (uint32_t l = 0; l < m.config.num_hidden_layers; ++l) p.copies[l] = *copies;
   return p;
 }
 
@@ -74,6 +86,8 @@ result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine
   parts.on_drafts = std::move(config.on_drafts);
   parts.group = std::move(config.group);
   parts.placement = std::move(config.placement);
+  parts.expert_slots = config.expert_slots;
+  parts.split = config.split;
   if (!parts.group && !config.wait_for_group) {
     TROUPE_TRY(parts.group, ep::make_local_group(engine_group_shape(m, config.limits, 1)));
     parts.placement = initial_placement(m, 1);

@@ -22,6 +22,8 @@ struct cpu_engine_config {
   std::unique_ptr<ep::group> group;     // null: the engine is alone, unless it shall wait for its group
   bool wait_for_group = false;          // with a null group: plans wait for the first regroup
   ep::placement placement;              // with a group; without one every expert is local
+  uint32_t expert_slots = 0;            // see placement_status; 0: one for every expert
+  ep::split_options split;              // how rows are spread over the copies of an expert
   std::string replay_mode = "exact";    // goes into the fingerprint
   const clock_source* clock = nullptr;  // null: the machine's
   draft_observer on_drafts;             // empty: nobody looks
@@ -40,5 +42,9 @@ ep::group_shape engine_group_shape(const model& m, const engine_limits& limits, 
 
 /// Every expert once, in contiguous blocks over the ranks; drafter blocks too.
 ep::placement initial_placement(const model& m, uint32_t ranks);
+
+/// The same with as many slots per rank and backbone layer as its block needs and `redundant` more, as far as there are
+/// different experts to put into them (ep::first_slots): what a group begins with.
+ep::placement initial_placement(const model& m, uint32_t ranks, uint32_t redundant, placement_version version);
 
 }  // namespace troupe::kernels

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/engine/placement.hpp"
 #include "kernels/ep/ep.hpp"
 #include "runtime/base/ids.hpp"
 #include "runtime/base/result.hpp"
@@ -208,8 +209,8 @@ struct model_facts {
   bool operator==(const model_facts&) const = default;
 };
 
-/// Thread rules: submit, stop and the observers may be called from any thread. The sink is called on the engine thread,
-/// in order; it must not block and must not call back into the engine.
+/// Thread rules: submit, stop, the placement functions and the observers may be called from any thread. The sink is
+/// called on the engine thread, in order; it must not block and must not call back into the engine.
 class engine {
  public:
   using sink = std::function<void(step_result)>;
@@ -231,8 +232,21 @@ class engine {
   /// says so by step_result::regroups, and the engine goes on in the new group all the same.
   virtual result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) = 0;
 
-  /// Adds to `loads` ([MoE layer][logical expert], resized as needed) the rows routed by this rank since the last call.
-  virtual void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) = 0;
+  /// Begins to load what `move` needs, a few experts per step (placement.hpp); `placement` says when it is staged.
+  /// Takes the place of a move that is not flipping yet. A regroup ends it. Errors: stale (another group, another
+  /// placement in force, or not a newer one), invalid_argument, exhausted (too few slots), unavailable (no group, or
+  /// the move before is flipping).
+  virtual result<void> stage(placement_move move) = 0;
+  /// Every rank of the group has staged `version`: it takes effect on all of them with the next step. One rank that is
+  /// told suffices. ok when it is in force already, stale when it is not staged here.
+  virtual result<void> flip(placement_version version) = 0;
+  /// Gives a move up; ok when there is none such, unavailable when it is flipping.
+  virtual result<void> drop(placement_version version) = 0;
+  virtual placement_status placement() const = 0;
+
+  /// What the steps have counted since the last take (or regroup), if those are at least `min_steps`; otherwise only
+  /// the numbers of steps are filled and counting goes on.
+  virtual expert_window take_expert_window(uint64_t min_steps) = 0;
 
   /// Finishes the running step, then stops; plans not begun are dropped. Idempotent; also done by the destructor.
   virtual void stop() = 0;

@@ -17,27 +17,6 @@ constexpr size_t waiting_plans = 2;
 
 uint32_t step_rows(const engine_limits& limits) { return limits.max_chunk + limits.slots * (1 + limits.max_draft); }
 
-result<void> check_placement(const model& m, const ep::placement& placement, uint32_t ranks) {
-  const model_config& c = m.config;
-  if (placement.copies.size() != m.plan.moe_layers)
-    return fail(errc::invalid_argument, "placement: {} MoE layers, the model has {}", placement.copies.size(),
-                m.plan.moe_layers);
-  for (uint32_t l = 0; l < m.plan.moe_layers; ++l) {
-    const uint32_t experts = l < c.num_hidden_layers ? c.n_routed_experts : c.dspark_n_routed_experts;
-    if (placement.copies[l].size() != experts)
-      return fail(errc::invalid_argument, "placement: layer {} lists {} experts, the model has {}", l,
-                  placement.copies[l].size(), experts);
-    for (uint32_t e = 0; e < experts; ++e) {
-      if (placement.copies[l][e].empty())
-        return fail(errc::invalid_argument, "placement: layer {} expert {} has no copy", l, e);
-      for (uint32_t r : placement.copies[l][e])
-        if (r >= ranks)
-          return fail(errc::invalid_argument, "placement: layer {} expert {} is on rank {} of {}", l, e, r, ranks);
-    }
-  }
-  return {};
-}
-
 step_engine::step_engine(step_engine_parts parts, sink on_step)
     : model_(std::move(parts.weights)),
       ops_(std::move(parts.ops)),
@@ -50,8 +29,9 @@ step_engine::step_engine(step_engine_parts parts, sink on_step)
       clock_(*parts.clock),
       sink_(std::move(on_step)),
       on_drafts_(std::move(parts.on_drafts)),
+      moves_(*model_, *ops_, where_, parts.expert_slots, parts.split),
       group_(std::move(parts.group)),
-      placement_(std::move(parts.placement)) {}
+      first_placement_(std::move(parts.placement)) {}
 
 result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink on_step) {
   TROUPE_CHECK(parts.weights && parts.ops && parts.clock && on_step, "a step engine lacks a part");
@@ -79,7 +59,8 @@ result<void> step_engine::prepare() {
     if (shape.hidden != c.hidden_size || shape.max_rows < step_rows(limits_))
       return fail(errc::invalid_argument, "EP group: hidden {} and {} rows per rank, the engine needs {} and {}",
                   shape.hidden, shape.max_rows, c.hidden_size, step_rows(limits_));
-    if (auto r = check_placement(*model_, placement_, shape.ranks); !r) return r;
+    if (auto r = check_placement(*model_, first_placement_, shape.ranks); !r) return r;
+    moves_.enter(std::move(first_placement_), shape.ranks, group_->rank(), 0);
   }
   TROUPE_TRY(kv_state state,
              kv_state::make(*model_, *ops_, where_, {limits_.slots, limits_.max_context, limits_.pages}, page_memory_));
@@ -147,13 +128,23 @@ result<void> step_engine::regroup(std::unique_ptr<ep::group> group, ep::placemen
   return {};
 }
 
-void step_engine::take_expert_loads(std::vector<std::vector<uint64_t>>& loads) {
+result<void> step_engine::stage(placement_move move) {
+  if (auto ok = moves_.stage(std::move(move)); !ok) return ok;
+  wake();
+  return {};
+}
+
+result<void> step_engine::flip(placement_version version) {
+  if (auto ok = moves_.flip(version); !ok) return ok;
+  wake();
+  return {};
+}
+
+// Experts are loaded, and placements taken, by the engine thread, which may be parked.
+void step_engine::wake() {
   std::lock_guard lock(mutex_);
-  loads.resize(std::max(loads.size(), loads_.size()));
-  for (size_t l = 0; l < loads_.size(); ++l) {
-    loads[l].resize(std::max(loads[l].size(), loads_[l].size()));
-    for (size_t e = 0; e < loads_[l].size(); ++e) loads[l][e] += std::exchange(loads_[l][e], 0);
-  }
+  if (parked_) parked_->wake();
+  changed_.notify_all();
 }
 
 void step_engine::stop() {
@@ -172,7 +163,7 @@ bool step_engine::next_plan(std::unique_lock<std::mutex>& lock) {
     if (stopping_) return false;
     if (regrouping_) {
       group_ = std::move(regrouping_->group);
-      placement_ = std::move(regrouping_->placement);
+      moves_.enter(std::move(regrouping_->placement), group_->shape().ranks, group_->rank(), regrouping_->number);
       group_number_ = regrouping_->number;
       regrouping_.reset();
       parked_ = group_.get();
@@ -219,6 +210,7 @@ void step_engine::run() {
       items_.clear();
       rows_.clear();
     }
+    moves_.load();
     forward_->begin(rows_);
     const int64_t waiting = clock_.now().count();
     auto agreed = group_->begin_step(header());
@@ -227,10 +219,14 @@ void step_engine::run() {
         // This rank's own process ended the group, to join the next one: nothing was lost.
         std::lock_guard lock(mutex_);
         parked_ = nullptr;
-        group_.reset();
+        drop_group();
         continue;
       }
       fail_step(std::move(agreed.error()));
+      continue;
+    }
+    if (auto r = moves_.adopt(*agreed, group_step_ + 1); !r) {
+      fail_step(std::move(r.error()));
       continue;
     }
     const int64_t start = clock_.now().count();
@@ -252,8 +248,8 @@ void step_engine::run() {
       result.times.sampling = std::exchange(sampling_ns_, 0);
       idle_since_ = end;
       {
+        moves_.finish_step(*forward_);
         std::lock_guard lock(mutex_);
-        forward_->take_loads(loads_);
         bool finished = false;
         for (const step_item& item : items_) finished = finished || item.finish != finish_reason::none;
         result.plan_done = ++steps_done_ >= plan_.max_steps || finished || !queue_.empty() || stopping_;
@@ -267,7 +263,7 @@ void step_engine::run() {
       // A rank has stopped after this step; plans wait for the next group.
       std::lock_guard lock(mutex_);
       parked_ = nullptr;
-      group_.reset();
+      drop_group();
     }
   }
   leave();
@@ -288,9 +284,14 @@ void step_engine::leave() {
     mine.leaving = true;
     auto agreed = group_->begin_step(mine);
     step_result ignored;
-    if (agreed && agreed->has_work) (void)run_step(*agreed, ignored);
+    if (agreed && agreed->has_work && moves_.adopt(*agreed, group_step_ + 1)) (void)run_step(*agreed, ignored);
   }
   group_->end();
+}
+
+void step_engine::drop_group() {
+  group_.reset();
+  moves_.leave();
 }
 
 void step_engine::apply_lists(step_result& result) {
@@ -358,7 +359,7 @@ void step_engine::fail_step(error e) {
     failed_ = !regrouping_;
     resync();
   }
-  group_.reset();
+  drop_group();
   auto report = [&](uint64_t plan, bool applied) {
     step_result r;
     r.plan = plan;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/engine/engine.hpp"
+#include "kernels/engine/expert_moves.hpp"
 #include "kernels/engine/plan_check.hpp"
 #include "kernels/model/forward.hpp"
 
@@ -32,6 +33,8 @@ struct step_engine_parts {
   std::span<std::byte> handoff;            // limits.handoffs places of facts.handoff_bytes; outlives the engine
   std::unique_ptr<ep::group> group;        // null: plans wait for the first regroup
   ep::placement placement;
+  uint32_t expert_slots = 0;  // see placement_status; 0: one for every expert
+  ep::split_options split;
   model_facts facts;
   const clock_source* clock = nullptr;
   draft_observer on_drafts;  // may be empty
@@ -39,10 +42,6 @@ struct step_engine_parts {
 
 /// Rows per rank and exchange of an engine with these limits, for ep::group_shape::max_rows.
 uint32_t step_rows(const engine_limits& limits);
-
-/// invalid_argument if `placement` does not give every expert of every MoE layer at least one copy on a rank below
-/// `ranks`; names layer and expert.
-result<void> check_placement(const model& m, const ep::placement& placement, uint32_t ranks);
 
 /// The engine interface over a forward pass. Thread rules are those of `engine`.
 class step_engine final : public engine {
@@ -55,7 +54,11 @@ class step_engine final : public engine {
   const engine_limits& limits() const override { return limits_; }
   result<void> submit(step_plan plan) override;
   result<void> regroup(std::unique_ptr<ep::group> group, ep::placement placement) override;
-  void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) override;
+  result<void> stage(placement_move move) override;
+  result<void> flip(placement_version version) override;
+  result<void> drop(placement_version version) override { return moves_.drop(version); }
+  placement_status placement() const override { return moves_.status(); }
+  expert_window take_expert_window(uint64_t min_steps) override { return moves_.take(min_steps); }
   void stop() override;
 
  private:
@@ -95,6 +98,7 @@ class step_engine final : public engine {
 
   step_engine(step_engine_parts parts, sink on_step);
   result<void> prepare();
+  void wake();
 
   // Engine thread, step_engine.cpp.
   void run();
@@ -103,6 +107,7 @@ class step_engine final : public engine {
   void import_sequence(slot_state& slot, const sequence_open& open);
   void fail_step(error e);
   void leave();
+  void drop_group();
   void resync();
 
   // Engine thread, step_run.cpp.
@@ -140,8 +145,9 @@ class step_engine final : public engine {
   // Owned by the engine thread.
   std::optional<kv_state> state_;
   std::unique_ptr<forward_pass> forward_;
+  expert_moves moves_;  // parts of it from any thread
   std::unique_ptr<ep::group> group_;
-  ep::placement placement_;
+  ep::placement first_placement_;  // until `prepare`
   std::vector<slot_state> slots_;
   bool has_plan_ = false;
   step_plan plan_;
@@ -176,7 +182,6 @@ class step_engine final : public engine {
   bool stopping_ = false;
   bool failed_ = false;          // a step failed and no regroup came since
   ep::group* parked_ = nullptr;  // the group that the engine thread uses, for wake
-  std::vector<std::vector<uint64_t>> loads_;
 
   std::thread thread_;
 };

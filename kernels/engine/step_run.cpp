@@ -93,12 +93,13 @@ ep::step_header step_engine::header() const {
   h.has_work = h.encoder = forward_->has_rows();
   h.decoder = forward_->has_tail();
   for (const step_item& item : items_) h.draft = h.draft || wants_draft(item);
+  moves_.announce(h, group_step_ + 1);
   return h;
 }
 
 result<void> step_engine::run_step(const ep::step_header& agreed, step_result& result) {
   if (agreed.encoder || agreed.decoder)
-    if (auto r = forward_->layers(*group_, placement_, agreed.decoder); !r) return r;
+    if (auto r = forward_->layers(*group_, moves_.table(), agreed.decoder); !r) return r;
   const int64_t start = clock_.now().count();
   sample_rows();
   sampling_ns_ += clock_.now().count() - start;
@@ -189,7 +190,7 @@ result<void> step_engine::draft_pass() {
     item.draft_index = static_cast<int32_t>(draft_sequences_.size());
     draft_sequences_.push_back(d);
   }
-  return forward_->draft(*group_, placement_, draft_sequences_, drafts_.data(), confidences_.data());
+  return forward_->draft(*group_, moves_.table(), draft_sequences_, drafts_.data(), confidences_.data());
 }
 
 void step_engine::report_drafts(const step_item& item) const {

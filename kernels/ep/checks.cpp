@@ -8,6 +8,8 @@ result<void> check_shape(const group_shape& shape) {
   if (shape.hidden < 1 || shape.top_k < 1 || shape.max_rows < 1)
     return fail(errc::invalid_argument, "group shape: hidden {}, top_k {} and max_rows {} must all be at least 1",
                 shape.hidden, shape.top_k, shape.max_rows);
+  if (shape.notes > 1u << 20)
+    return fail(errc::invalid_argument, "group shape: {} notes are more than any model has experts", shape.notes);
   const auto bytes = static_cast<unsigned __int128>(shape.max_rows) * shape.hidden * sizeof(float) *
                      (static_cast<unsigned __int128>(shape.top_k) + shape.ranks);
   if (bytes > (static_cast<unsigned __int128>(64) << 30))
@@ -35,12 +37,14 @@ result<uint32_t> check_dispatch(const group_shape& shape, std::span<const float>
 }
 
 result<void> check_combine(const group_shape& shape, std::span<const float> y, size_t items, std::span<const float> out,
-                           size_t rows, uint32_t k) {
+                           size_t rows, uint32_t k, size_t notes) {
   if (y.size() != items * shape.hidden)
     return fail(errc::invalid_argument, "combine: y holds {} floats for {} items of {}", y.size(), items, shape.hidden);
   if (out.size() != rows * k * shape.hidden)
     return fail(errc::invalid_argument, "combine: out holds {} floats for {} rows, top {}, hidden {}", out.size(), rows,
                 k, shape.hidden);
+  if (notes > shape.notes)
+    return fail(errc::invalid_argument, "combine: {} notes, the group allows {}", notes, shape.notes);
   return {};
 }
 

@@ -13,8 +13,8 @@ result<void> check_shape(const group_shape& shape);
 result<uint32_t> check_dispatch(const group_shape& shape, std::span<const float> x, std::span<const route> routes,
                                 uint32_t k);
 
-/// invalid_argument unless y holds `items` vectors and out holds rows * k.
+/// invalid_argument unless y holds `items` vectors, out holds rows * k, and the shape allows so many notes.
 result<void> check_combine(const group_shape& shape, std::span<const float> y, size_t items, std::span<const float> out,
-                           size_t rows, uint32_t k);
+                           size_t rows, uint32_t k, size_t notes);
 
 }  // namespace troupe::kernels::ep

@@ -18,12 +18,14 @@ struct group_shape {
   uint32_t hidden = 0;
   uint32_t top_k = 0;     // largest number of experts per row over all MoE layers (drafter included)
   uint32_t max_rows = 0;  // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
+  uint32_t notes = 0;     // most numbers that a rank sends along with a combine
   bool operator==(const group_shape&) const = default;
 };
 
-/// First exchange of a step. The group runs the OR of the flags, the minimum of the budgets and the maximum of the
-/// rest.
+/// First exchange of a step. The group runs the OR of the flags, the minimum of the budgets, the earliest flip and the
+/// maximum of the rest.
 struct step_header {
+  static constexpr uint64_t no_flip = UINT64_MAX;
   bool has_work = false;
   bool encoder = false;  // some rank runs encoder layers
   bool decoder = false;  // some rank runs decoder layers
@@ -31,7 +33,9 @@ struct step_header {
   bool leaving = false;  // some rank stops after this step
   uint32_t micro_batches = 1;
   uint64_t chunk_budget_ns = UINT64_MAX;  // minimum
-  uint64_t flip_step = UINT64_MAX;        // minimum: step at which a new expert placement takes effect
+  uint64_t flip_step = no_flip;           // step at which a new expert placement takes effect
+  placement_version flip_version;         // which one; of two at the same step the newer
+  bool moving = false;                    // some rank still loads expert copies
   bool operator==(const step_header&) const = default;
 };
 
@@ -41,6 +45,13 @@ struct placement {
   std::vector<std::vector<std::vector<uint32_t>>>
       copies;  // [MoE layer][logical expert] -> ranks, ascending, none empty
   bool operator==(const placement&) const = default;
+};
+
+/// How rows are spread over the copies of an expert. The result of a step never depends on it.
+struct split_options {
+  /// Steps between two plans of the split (policies/copy_split), each made from what the group counted in between: 1 =
+  /// from the step before. 0: evenly, by the position of the row.
+  uint32_t window = 0;
 };
 
 /// One row's way to one expert.
@@ -77,8 +88,8 @@ class group {
 
   /// Publishes this rank's header and returns the group's. While nobody has work it parks (sleeping) at this step and
   /// returns, with has_work false and nothing to run, when some rank, this one included, has been woken by `wake`: call
-  /// it again with what there is to do now. A header with `leaving` set never parks. Other results: peer_lost (also
-  /// while parked), cancelled after `end`.
+  /// it again with what there is to do now. A header with `leaving` or `moving` set or with a flip never parks. Other
+  /// results: peer_lost (also while parked), cancelled after `end`.
   virtual result<step_header> begin_step(const step_header& mine) = 0;
 
   /// Wakes the group if begin_step is parked, or keeps the next one from parking. Callable from any thread.
@@ -95,7 +106,15 @@ class group {
 
   /// Sends y [items, hidden], one vector per item of the last `received`, home, and fills out [rows, k, hidden] of the
   /// last dispatch: the vector of row r's k-th route. The caller adds them in the order of k. `layer` as in dispatch.
-  virtual result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) = 0;
+  /// `notes`, at most shape().notes numbers, go to every rank along with the vectors.
+  virtual result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
+                               std::span<const uint32_t> notes) = 0;
+  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) {
+    return combine(layer, y, out, {});
+  }
+
+  /// The notes of `from` (this rank too) that came with the last combine. Valid until the next one.
+  virtual std::span<const uint32_t> notes(uint32_t from) const = 0;
 
   /// Ranks that did not show up in the call that returned peer_lost.
   virtual std::vector<uint32_t> suspects() const = 0;

@@ -35,6 +35,8 @@ exchange_group::exchange_group(parts p)
   out_rows_.resize(ranks_);
   out_items_.resize(ranks_);
   in_first_.resize(ranks_ + 1);
+  in_notes_.resize(size_t{ranks_} * p_.shape.notes);
+  in_note_counts_.resize(ranks_);
   waiting_.reserve(ranks_);
   route_rank_.reserve(size_t{p_.shape.max_rows} * p_.shape.top_k);
 }
@@ -260,9 +262,9 @@ result<step_header> exchange_group::begin_step(const step_header& mine) {
   ++step_;
   ++stamp_;
   leaving_ = mine.leaving;
-  const wire_step wire{mine.chunk_budget_ns, mine.flip_step, mine.micro_batches,
+  const wire_step wire{mine.chunk_budget_ns, mine.flip_step, mine.flip_version.value, mine.micro_batches,
                        uint32_t{mine.has_work} | uint32_t{mine.encoder} << 1 | uint32_t{mine.decoder} << 2 |
-                           uint32_t{mine.draft} << 3 | uint32_t{mine.leaving} << 4};
+                           uint32_t{mine.draft} << 3 | uint32_t{mine.leaving} << 4 | uint32_t{mine.moving} << 5};
   const slot_header h = make_header(slot_kind::step, 0);
   for (uint32_t i = 1; i < ranks_; ++i) {
     const uint32_t to = (p_.rank + i) % ranks_;
@@ -286,10 +288,15 @@ result<step_header> exchange_group::begin_step(const step_header& mine) {
     all.leaving |= (w.flags & 16) != 0;
     all.micro_batches = std::max(all.micro_batches, w.micro_batches);
     all.chunk_budget_ns = std::min(all.chunk_budget_ns, w.chunk_budget_ns);
-    all.flip_step = std::min(all.flip_step, w.flip_step);
+    all.moving |= (w.flags & 32) != 0;
+    if (w.flip_step < all.flip_step) all.flip_version = {};
+    if (w.flip_step <= all.flip_step) {
+      all.flip_step = w.flip_step;
+      all.flip_version = std::max(all.flip_version, placement_version{w.flip_version});
+    }
   }
   leaving_ = all.leaving;
-  if (!all.has_work && !all.leaving)
+  if (!all.has_work && !all.leaving && !all.moving && all.flip_step == step_header::no_flip)
     if (auto ok = park(); !ok) return fail(ok.error());
   return all;
 }
@@ -400,19 +407,21 @@ result<received> exchange_group::collect(std::span<const float> x) {
   return received{std::span(in_rows_.data(), rows * hidden), in_items_};
 }
 
-result<void> exchange_group::send_combine(uint32_t to, std::span<const float> y) {
+result<void> exchange_group::send_combine(uint32_t to, std::span<const float> y, std::span<const uint32_t> notes) {
   const size_t hidden = p_.shape.hidden;
   const uint32_t first = in_first_[to], count = in_first_[to + 1] - first;
   slot_header h = make_header(slot_kind::combine, layer_);
   h.items = count;
+  h.rows = static_cast<uint32_t>(notes.size());
   if (std::byte* peer = p_.link->peer_inbox(to)) {
     auto* area = reinterpret_cast<float*>(peer + layout_.combine_area);
     for (uint32_t i = first; i < first + count; ++i)
       std::memcpy(area + in_origin_[i].place * hidden, y.data() + i * hidden, hidden * sizeof(float));
+    if (!notes.empty()) std::memcpy(peer + layout_.combine_slot(p_.rank) + sizeof h, notes.data(), notes.size_bytes());
     publish(peer, to, h);
     return {};
   }
-  const size_t bytes = count * (sizeof(uint32_t) + hidden * sizeof(float));
+  const size_t bytes = count * (sizeof(uint32_t) + hidden * sizeof(float)) + notes.size_bytes();
   std::byte* at = p_.link->buffer(to, bytes, p_.deadline, *this);
   if (!at) return lose({to}, fmt::format("rank {} takes no messages", to));
   for (uint32_t i = first; i < first + count; ++i) {
@@ -420,29 +429,41 @@ result<void> exchange_group::send_combine(uint32_t to, std::span<const float> y)
     at += sizeof(uint32_t);
   }
   if (count) std::memcpy(at, y.data() + first * hidden, count * hidden * sizeof(float));
+  at += count * hidden * sizeof(float);
+  if (!notes.empty()) std::memcpy(at, notes.data(), notes.size_bytes());
   p_.link->post(to, h, bytes);
   return {};
 }
 
-result<void> exchange_group::combine(uint32_t layer, std::span<const float> y, std::span<float> out) {
+result<void> exchange_group::combine(uint32_t layer, std::span<const float> y, std::span<float> out,
+                                     std::span<const uint32_t> notes) {
   std::lock_guard lock(p_.link->serial());
   if (auto ok = usable(); !ok) return ok;
   if (!pending_ || layer != layer_)
     return fail(errc::invalid_argument, "combine: layer {} was not dispatched last", layer);
-  if (auto ok = check_combine(p_.shape, y, in_items_.size(), out, rows_, k_); !ok) return ok;
+  if (auto ok = check_combine(p_.shape, y, in_items_.size(), out, rows_, k_, notes.size()); !ok) return ok;
   ++stamp_;
   pending_ = false;
   for (uint32_t i = 1; i < ranks_; ++i)
-    if (auto ok = send_combine((p_.rank + i) % ranks_, y); !ok) return ok;
+    if (auto ok = send_combine((p_.rank + i) % ranks_, y, notes); !ok) return ok;
   const size_t hidden = p_.shape.hidden;
   for (uint32_t i = in_first_[p_.rank]; i < in_first_[p_.rank + 1]; ++i)
     std::memcpy(out.data() + in_origin_[i].place * hidden, y.data() + i * hidden, hidden * sizeof(float));
   if (auto ok = wait_for(slot_kind::combine, layer); !ok) return ok;
+  auto keep = [this](uint32_t from, const void* numbers, uint32_t count) {
+    in_note_counts_[from] = count;
+    if (count) std::memcpy(in_notes_.data() + size_t{from} * p_.shape.notes, numbers, count * sizeof(uint32_t));
+  };
+  keep(p_.rank, notes.data(), static_cast<uint32_t>(notes.size()));
   for (uint32_t s = 0; s < ranks_; ++s) {
     if (s == p_.rank) continue;
-    const uint32_t items = slot(inbox_, slot_kind::combine, s, step_)->items;
-    if (items != out_items_[s].size())
-      return lose({s}, fmt::format("rank {} brought back {} of {} vectors", s, items, out_items_[s].size()));
+    const slot_header* h = slot(inbox_, slot_kind::combine, s, step_);
+    const uint32_t items = h->items, numbers = h->rows;
+    if (items != out_items_[s].size() || numbers > p_.shape.notes)
+      return lose({s}, fmt::format("rank {} brought back {} of {} vectors, and {} notes", s, items,
+                                   out_items_[s].size(), numbers));
+    // Its next combine overwrites them, and comes only after this rank's next dispatch.
+    keep(s, h + 1, numbers);
   }
   const auto* area = reinterpret_cast<const float*>(inbox_ + layout_.combine_area);
   for (size_t place = 0; place < route_rank_.size(); ++place)

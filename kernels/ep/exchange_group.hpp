@@ -42,7 +42,12 @@ class exchange_group final : public group, private lane_sink {
   void end() override;
   result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes,
                             uint32_t k) override;
-  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) override;
+  using group::combine;
+  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
+                       std::span<const uint32_t> notes) override;
+  std::span<const uint32_t> notes(uint32_t from) const override {
+    return std::span(in_notes_).subspan(size_t{from} * p_.shape.notes, in_note_counts_[from]);
+  }
   std::vector<uint32_t> suspects() const override { return suspects_; }
 
  private:
@@ -63,7 +68,7 @@ class exchange_group final : public group, private lane_sink {
   result<void> lose(std::vector<uint32_t> suspects, std::string why);
   void route_rows(std::span<const route> routes, uint32_t rows, uint32_t k);
   result<void> send_dispatch(uint32_t to, std::span<const float> x);
-  result<void> send_combine(uint32_t to, std::span<const float> y);
+  result<void> send_combine(uint32_t to, std::span<const float> y, std::span<const uint32_t> notes);
   void take_message(const slot_header& header, std::span<const std::byte> payload);
   result<received> collect(std::span<const float> x);
 
@@ -93,8 +98,9 @@ class exchange_group final : public group, private lane_sink {
   struct origin {
     uint32_t source, place;
   };
-  std::vector<origin> in_origin_;   // per received item
-  std::vector<uint32_t> in_first_;  // first item of each source, and the end
+  std::vector<origin> in_origin_;                    // per received item
+  std::vector<uint32_t> in_first_;                   // first item of each source, and the end
+  std::vector<uint32_t> in_notes_, in_note_counts_;  // [rank][shape.notes]
   std::vector<uint32_t> suspects_;
   error failure_;
   bool failed_ = false;

@@ -16,10 +16,11 @@ inbox_layout::inbox_layout(const group_shape& shape) {
   step_bytes = round_up(sizeof(slot_header) + sizeof(wire_step));
   items_bytes = round_up(size_t{shape.max_rows} * shape.top_k * sizeof(wire_item));
   dispatch_bytes = sizeof(slot_header) + items_bytes + round_up(shape.max_rows * width);
+  combine_bytes = sizeof(slot_header) + round_up(size_t{shape.notes} * sizeof(uint32_t));
   steps = round_up(sizeof(inbox_control));
   dispatches = steps + shape.ranks * 2 * step_bytes;
   combines = dispatches + shape.ranks * dispatch_bytes;
-  combine_area = combines + shape.ranks * sizeof(slot_header);
+  combine_area = combines + shape.ranks * combine_bytes;
   total = combine_area + round_up(size_t{shape.max_rows} * shape.top_k * width);
 }
 
@@ -78,7 +79,8 @@ void exchange_group::take_message(const slot_header& h, std::span<const std::byt
     if (good && item_bytes) std::memcpy(content, payload.data(), item_bytes);
     if (good && h.rows) std::memcpy(content + layout_.items_bytes, payload.data() + item_bytes, h.rows * width);
   } else if (good) {
-    good = h.items <= places && payload.size() == h.items * (sizeof(uint32_t) + width);
+    const size_t vector_bytes = h.items * (sizeof(uint32_t) + width);
+    good = h.items <= places && h.rows <= p_.shape.notes && payload.size() == vector_bytes + h.rows * sizeof(uint32_t);
     const std::byte* vectors = payload.data() + size_t{h.items} * sizeof(uint32_t);
     for (uint32_t i = 0; good && i < h.items; ++i) {
       uint32_t place;
@@ -87,6 +89,7 @@ void exchange_group::take_message(const slot_header& h, std::span<const std::byt
       good = place < route_rank_.size() && route_rank_[place] == h.source;
       if (good) std::memcpy(inbox_ + layout_.combine_area + place * width, vectors + i * width, width);
     }
+    if (good && h.rows) std::memcpy(content, payload.data() + vector_bytes, h.rows * sizeof(uint32_t));
   }
   if (!good) {
     p_.counters->stale_headers.fetch_add(1, std::memory_order_relaxed);

@@ -12,7 +12,7 @@ namespace {
 
 class local_group final : public group {
  public:
-  explicit local_group(const group_shape& shape) : shape_(shape) {}
+  explicit local_group(const group_shape& shape) : shape_(shape) { notes_.reserve(shape.notes); }
 
   const group_shape& shape() const override { return shape_; }
   uint32_t rank() const override { return 0; }
@@ -20,7 +20,7 @@ class local_group final : public group {
   result<step_header> begin_step(const step_header& mine) override {
     std::unique_lock lock(mutex_);
     if (pending_) return fail(errc::invalid_argument, "begin_step: layer {} was dispatched and not combined", layer_);
-    if (!mine.has_work && !mine.leaving && !ended_) {
+    if (!mine.has_work && !mine.leaving && !mine.moving && mine.flip_step == step_header::no_flip && !ended_) {
       changed_.wait(lock, [&] { return woken_ || ended_; });
       woken_ = false;
     }
@@ -59,16 +59,21 @@ class local_group final : public group {
     return received{x, items_};
   }
 
-  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) override {
+  using group::combine;
+  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
+                       std::span<const uint32_t> notes) override {
     if (ended()) return fail(errc::cancelled, "combine: the group has ended");
     if (!pending_ || layer != layer_)
       return fail(errc::invalid_argument, "combine: layer {} was not dispatched last", layer);
-    if (auto ok = check_combine(shape_, y, items_.size(), out, rows_, k_); !ok) return ok;
+    if (auto ok = check_combine(shape_, y, items_.size(), out, rows_, k_, notes.size()); !ok) return ok;
     // Items are (row, k) in order, which is the layout of out.
     std::copy(y.begin(), y.end(), out.begin());
+    notes_.assign(notes.begin(), notes.end());
     pending_ = false;
     return {};
   }
+
+  std::span<const uint32_t> notes(uint32_t) const override { return notes_; }
 
   std::vector<uint32_t> suspects() const override { return {}; }
 
@@ -81,6 +86,7 @@ class local_group final : public group {
   const group_shape shape_;
   // Owned by the engine thread.
   std::vector<received::item> items_;
+  std::vector<uint32_t> notes_;
   uint32_t layer_ = 0, rows_ = 0, k_ = 0;
   bool pending_ = false;
   // Protected by mutex_.

@@ -4,7 +4,7 @@
 // Inbox region of a rank (one per epoch), for each source rank s:
 //   step[2]   slot header + step header      two, because a rank may publish step n+1 before this one has read step n
 //   dispatch  slot header + wire_item[max_rows * top_k] + float[max_rows * hidden]
-//   combine   slot header
+//   combine   slot header + uint32_t[notes]
 // and one combine area float[max_rows * top_k * hidden], where the sources put vectors at (row * k + i): their places
 // are disjoint. One dispatch and one combine slot are enough: a source sends layer n+1's dispatch only after it has
 // this rank's combine of layer n, which this rank sends after it is done with that dispatch; the same holds for
@@ -32,7 +32,7 @@ struct alignas(64) slot_header {
   slot_kind kind = slot_kind::step;
   uint32_t source = 0;  // rank
   uint32_t layer = 0;   // exchange of the step, as the engine counts
-  uint32_t rows = 0;    // dispatch: rows that follow
+  uint32_t rows = 0;    // dispatch: rows that follow; combine: notes that follow
   uint32_t items = 0;   // dispatch, combine: items that follow; abandon: ranks that follow
   uint32_t k = 0;       // dispatch: routes per row
 };
@@ -40,11 +40,11 @@ static_assert(sizeof(slot_header) == 64);
 
 /// A step header as it travels.
 struct wire_step {
-  uint64_t chunk_budget_ns = 0, flip_step = 0;
+  uint64_t chunk_budget_ns = 0, flip_step = 0, flip_version = 0;
   uint32_t micro_batches = 0;
-  uint32_t flags = 0;  // 1 has_work, 2 encoder, 4 decoder, 8 draft, 16 leaving
+  uint32_t flags = 0;  // 1 has_work, 2 encoder, 4 decoder, 8 draft, 16 leaving, 32 moving
 };
-static_assert(sizeof(wire_step) == 24);
+static_assert(sizeof(wire_step) == 32);
 
 /// One (row, expert) pair as it travels.
 struct wire_item {
@@ -68,9 +68,9 @@ struct inbox_layout {
     return steps + (size_t{source} * 2 + step % 2) * step_bytes;
   }
   size_t dispatch_slot(uint32_t source) const { return dispatches + source * dispatch_bytes; }
-  size_t combine_slot(uint32_t source) const { return combines + source * sizeof(slot_header); }
+  size_t combine_slot(uint32_t source) const { return combines + source * combine_bytes; }
 
-  size_t step_bytes, dispatch_bytes;
+  size_t step_bytes, dispatch_bytes, combine_bytes;
   size_t items_bytes;  // of the items in a dispatch slot
   size_t steps, dispatches, combines, combine_area, total;
 };

@@ -34,7 +34,7 @@ result<void> forward_runner::prepare() {
   TROUPE_TRY(forward_, forward_pass::make(m, *ops_, {}, *state_, {rows, 1}, steady_clock()));
   const uint32_t k = std::max(m.config.num_experts_per_tok, m.config.dspark_num_experts_per_tok);
   TROUPE_TRY(group_, ep::make_local_group({1, m.config.hidden_size, k, rows}));
-  placement_ = initial_placement(m, 1);
+  table_ = ep::expert_table(initial_placement(m, 1), 1, 0);
   return {};
 }
 
@@ -70,7 +70,7 @@ result<void> forward_runner::run(std::span<const int32_t> tokens, const run_span
     h.has_work = h.encoder = true;
     h.decoder = forward_->has_tail();
     if (auto r = group_->begin_step(h); !r) return fail(r.error());
-    if (auto r = forward_->layers(*group_, placement_, h.decoder); !r) return r;
+    if (auto r = forward_->layers(*group_, table_, h.decoder); !r) return r;
     const uint32_t end = at + n;
     for (uint32_t p = std::max(at, shown_from); sink && p < end;) {
       const uint32_t last = std::min(end, p + forward_->logits_rows());
@@ -90,7 +90,8 @@ result<void> forward_runner::run(std::span<const int32_t> tokens, const run_span
 
 void forward_runner::take_loads(std::vector<std::vector<uint64_t>>& loads) {
   std::vector<std::vector<uint64_t>> fresh;
-  forward_->take_loads(fresh);
+  std::vector<uint64_t> received;
+  forward_->take_loads(fresh, received);
   const size_t layers = std::min<size_t>(fresh.size(), model_->config.num_hidden_layers);
   loads.resize(std::max(loads.size(), layers));
   for (size_t l = 0; l < layers; ++l) {

@@ -55,7 +55,7 @@ class forward_runner {
   std::optional<kv_state> state_;
   std::unique_ptr<forward_pass> forward_;
   std::unique_ptr<ep::group> group_;
-  ep::placement placement_;
+  ep::expert_table table_;
   std::vector<uint32_t> index_;
 };
 

@@ -123,8 +123,14 @@ bool forward_pass::allocate() {
   shared_items_.resize(n);
   for (uint32_t i = 0; i < n; ++i) shared_items_[i] = {i, 0, 1.0f};
   loads_.resize(plan_.moe_layers);
-  for (uint32_t l = 0; l < plan_.moe_layers; ++l)
-    loads_[l].assign(l < c_.num_hidden_layers ? c_.n_routed_experts : c_.dspark_n_routed_experts, 0);
+  step_loads_.resize(plan_.moe_layers);
+  received_.resize(plan_.moe_layers);
+  step_received_.resize(plan_.moe_layers);
+  for (uint32_t l = 0; l < plan_.moe_layers; ++l) {
+    const uint32_t experts = l < c_.num_hidden_layers ? c_.n_routed_experts : c_.dspark_n_routed_experts;
+    loads_[l].assign(experts, 0);
+    step_loads_[l].assign(experts, 0);
+  }
   for (auto [data, bytes] : blocks_)
     if (!data) return false;
   return true;
@@ -152,6 +158,8 @@ void forward_pass::begin(std::span<const sequence_rows> sequences) {
   tail_of_all_.clear();
   for (auto& r : engram_rows_) r.clear();
   want_context_ = false;
+  for (auto& l : step_loads_) std::fill(l.begin(), l.end(), 0u);
+  std::fill(step_received_.begin(), step_received_.end(), 0u);
   const uint32_t columns = m_.hash.columns(), modules = m_.hash.layers();
   for (const sequence_rows& s : sequences) {
     placed_sequence placed{s, static_cast<uint32_t>(rows_.size()), static_cast<uint32_t>(tail_rows_.size()),
@@ -242,7 +250,7 @@ void forward_pass::to_tail() {
   std::swap(u_, u_spare_);
 }
 
-result<void> forward_pass::layers(ep::group& group, const ep::placement& placement, bool decoder) {
+result<void> forward_pass::layers(ep::group& group, ep::expert_table& table, bool decoder) {
   const uint32_t hc = c_.hc_mult, h = c_.hidden_size, first_decoder = plan_.encoder_layers;
   const uint32_t last = decoder ? c_.num_hidden_layers : first_decoder + 1;
   ops_.embed_streams(where_, all_.tokens.data(), all_.count(), m_.weights.embed, hc, x_);
@@ -281,7 +289,7 @@ result<void> forward_pass::layers(ep::group& group, const ep::placement& placeme
     mix(n, w.hc_ffn);
     ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
     ops_.rms_norm(where_, u_, n, w.ffn_norm, eps_, u_);
-    if (auto r = ffn(group, placement, l, w, n, c_.num_experts_per_tok, set.positions); !r) return r;
+    if (auto r = ffn(group, table, l, w, n, c_.num_experts_per_tok, set.positions); !r) return r;
     ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
     std::swap(pre_, pre_next_);
     if (probe_) {
@@ -312,6 +320,7 @@ const float* forward_pass::logits(std::span<const uint32_t> tail_rows) {
 }
 
 void forward_pass::commit(std::span<const commit_rows> sequences) {
+  commit_loads();
   const uint32_t ring = plan_.window + 8;
   // Records of the last `ring` rows that stay, of rows [from, end) whose record index starts at `first`.
   auto list = [&](const placed_sequence& s, uint32_t first, uint32_t from, uint32_t end) {
@@ -363,9 +372,19 @@ void forward_pass::commit(std::span<const commit_rows> sequences) {
 
 forward_times forward_pass::take_times() { return std::exchange(times_, {}); }
 
-void forward_pass::take_loads(std::vector<std::vector<uint64_t>>& loads) {
-  loads.resize(std::max(loads.size(), loads_.size()));
+// A step that is abandoned is run again, so it counts only here.
+void forward_pass::commit_loads() {
   for (size_t l = 0; l < loads_.size(); ++l) {
+    received_[l] += std::exchange(step_received_[l], 0);
+    for (size_t e = 0; e < loads_[l].size(); ++e) loads_[l][e] += std::exchange(step_loads_[l][e], 0);
+  }
+}
+
+void forward_pass::take_loads(std::vector<std::vector<uint64_t>>& loads, std::vector<uint64_t>& received) {
+  loads.resize(std::max(loads.size(), loads_.size()));
+  received.resize(std::max(received.size(), received_.size()));
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    received[l] += std::exchange(received_[l], 0);
     loads[l].resize(std::max(loads[l].size(), loads_[l].size()));
     for (size_t e = 0; e < loads_[l].size(); ++e) loads[l][e] += std::exchange(loads_[l][e], 0);
   }

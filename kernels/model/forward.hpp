@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/ep/ep.hpp"
+#include "kernels/ep/expert_table.hpp"
 #include "kernels/model/model.hpp"
 #include "kernels/model/state.hpp"
 #include "kernels/ops.hpp"
@@ -96,8 +96,9 @@ class forward_pass {
   bool has_tail() const { return !tail_rows_.empty(); }
 
   /// Runs the encoder layers and the first decoder layer's KV, and with `decoder` the rest; with zero rows it only
-  /// takes part in the group's exchanges. Errors are the group's; the step is then to be abandoned.
-  result<void> layers(ep::group& group, const ep::placement& placement, bool decoder);
+  /// takes part in the group's exchanges. Errors are the group's, and stale when a row came for an expert that is not
+  /// here; the step is then to be abandoned.
+  result<void> layers(ep::group& group, ep::expert_table& table, bool decoder);
 
   /// Index among the step's tail rows of a sequence's row at `position`.
   uint32_t tail_index(uint32_t sequence, uint32_t position) const;
@@ -110,7 +111,7 @@ class forward_pass {
   /// Drafts dspark_block_size tokens per sequence: tokens and confidences [n, block]. A token of -1 (the drafter's
   /// logits or its confidence are not finite) and what follows it is no draft. With no sequence it only takes part in
   /// the exchanges.
-  result<void> draft(ep::group& group, const ep::placement& placement, std::span<const draft_sequence> sequences,
+  result<void> draft(ep::group& group, ep::expert_table& table, std::span<const draft_sequence> sequences,
                      int32_t* tokens, float* confidences);
 
   /// Moves the step's rows into the slots' state.
@@ -119,8 +120,9 @@ class forward_pass {
   void set_probe(probe* p) { probe_ = p; }
   /// Time spent since the last call.
   forward_times take_times();
-  /// Rows routed per [MoE layer][expert] since the last call are added to `loads`.
-  void take_loads(std::vector<std::vector<uint64_t>>& loads);
+  /// Rows of committed steps routed per [MoE layer][expert] since the last call are added to `loads`, and those that
+  /// came for this rank's experts per [MoE layer] to `received`.
+  void take_loads(std::vector<std::vector<uint64_t>>& loads, std::vector<uint64_t>& received);
 
  private:
   // A set of rows with everything that depends on their positions.
@@ -161,9 +163,10 @@ class forward_pass {
   void attend(uint32_t layer, const layer_weights& w, const row_set& set, const std::vector<row_ref>& refs);
   void select(uint32_t layer, const layer_weights& w, const row_set& set, const std::vector<row_ref>& refs);
   void project_output(const layer_weights& w, uint32_t n, const float* angles);
-  result<void> ffn(ep::group& group, const ep::placement& placement, uint32_t moe_layer, const layer_weights& w,
-                   uint32_t n, uint32_t k, const std::vector<uint32_t>& positions);
+  result<void> ffn(ep::group& group, ep::expert_table& table, uint32_t moe_layer, const layer_weights& w, uint32_t n,
+                   uint32_t k, const std::vector<uint32_t>& positions);
   void to_tail();
+  void commit_loads();
   void draft_context();
   void draft_head(std::span<const draft_sequence> sequences, uint32_t first, uint32_t count, int32_t* tokens,
                   float* confidences);
@@ -220,7 +223,10 @@ class forward_pass {
 
   probe* probe_ = nullptr;
   forward_times times_;
+  std::vector<std::vector<uint32_t>> step_loads_;  // of this step; they count when it is committed
+  std::vector<uint32_t> step_received_;
   std::vector<std::vector<uint64_t>> loads_;
+  std::vector<uint64_t> received_;
 };
 
 }  // namespace troupe::kernels

@@ -22,8 +22,8 @@ uint32_t forward_pass::draft_capacity() const {
   return c_.num_nextn_predict_layers ? limits_.max_rows / c_.dspark_block_size : 0;
 }
 
-result<void> forward_pass::draft(ep::group& group, const ep::placement& placement,
-                                 std::span<const draft_sequence> sequences, int32_t* tokens, float* confidences) {
+result<void> forward_pass::draft(ep::group& group, ep::expert_table& table, std::span<const draft_sequence> sequences,
+                                 int32_t* tokens, float* confidences) {
   const uint32_t block = c_.dspark_block_size, count = static_cast<uint32_t>(sequences.size());
   const uint32_t n = count * block, hc = c_.hc_mult, h = c_.hidden_size;
   TROUPE_CHECK(count <= draft_capacity(), "{} sequences to draft, at most {}", count, draft_capacity());
@@ -64,8 +64,7 @@ result<void> forward_pass::draft(ep::group& group, const ep::placement& placemen
     mix(n, w.hc_ffn);
     ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
     ops_.rms_norm(where_, u_, n, w.ffn_norm, eps_, u_);
-    if (auto r = ffn(group, placement, c_.num_hidden_layers + b, w, n, c_.dspark_num_experts_per_tok, draft_positions_);
-        !r)
+    if (auto r = ffn(group, table, c_.num_hidden_layers + b, w, n, c_.dspark_num_experts_per_tok, draft_positions_); !r)
       return r;
     ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
     std::swap(pre_, pre_next_);

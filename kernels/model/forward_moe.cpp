@@ -5,11 +5,11 @@
 
 namespace troupe::kernels {
 
-// From the site's normalised input u_ to the sublayer's output y_. A row's copy of an expert is chosen by its position;
-// the result does not depend on the choice, because each (row, expert) vector is computed alone and the vectors are
-// added in the order of the row's list.
-result<void> forward_pass::ffn(ep::group& group, const ep::placement& placement, uint32_t moe_layer,
-                               const layer_weights& w, uint32_t n, uint32_t k, const std::vector<uint32_t>& positions) {
+// From the site's normalised input u_ to the sublayer's output y_. Which copy of an expert a row goes to is the
+// table's choice; the result does not depend on it, because each (row, expert) vector is computed alone and the vectors
+// are added in the order of the row's list.
+result<void> forward_pass::ffn(ep::group& group, ep::expert_table& table, uint32_t moe_layer, const layer_weights& w,
+                               uint32_t n, uint32_t k, const std::vector<uint32_t>& positions) {
   const uint32_t h = c_.hidden_size, experts = static_cast<uint32_t>(w.experts.size());
   ops_.linear(where_, u_, n, w.gate, router_);
   ops_.route(where_, router_, n, experts, w.gate_bias, static_cast<float>(c_.gate_temp), k,
@@ -18,14 +18,13 @@ result<void> forward_pass::ffn(ep::group& group, const ep::placement& placement,
     probe_->see(probe_point::router_ids, moe_layer, route_ids_, n, k);
     probe_->see(probe_point::router_weights, moe_layer, route_weights_, n, k);
   }
-  const auto& copies = placement.copies[moe_layer];
+  auto& loads = step_loads_[moe_layer];
   for (uint32_t row = 0; row < n; ++row)
     for (uint32_t i = 0; i < k; ++i) {
       const size_t at = size_t{row} * k + i;
       const uint32_t expert = route_ids_[at];
-      const auto& ranks = copies[expert];
-      routes_[at] = {ranks[positions[row] % ranks.size()], expert, route_weights_[at]};
-      ++loads_[moe_layer][expert];
+      routes_[at] = {table.choose(moe_layer, expert, positions[row]), expert, route_weights_[at]};
+      ++loads[expert];
     }
   int64_t start = now();
   auto sent = group.dispatch(moe_layer, {u_, size_t{n} * h}, {routes_.data(), size_t{n} * k}, k);
@@ -50,14 +49,21 @@ result<void> forward_pass::ffn(ep::group& group, const ep::placement& placement,
     if (item.expert >= experts || size_t{item.row} * h >= sent->rows.size())
       return fail(errc::corrupt, "expert exchange {}: item {} names expert {} of {}, row {} of {}", moe_layer, i,
                   item.expert, experts, item.row, sent->rows.size() / h);
+    if (!table.holds(moe_layer, item.expert))
+      return fail(errc::stale, "expert exchange {}: a row came for expert {}, of which placement {} has no copy here",
+                  moe_layer, item.expert, table.version().value);
     items_[i] = {item.row, item.expert, item.weight};
   }
+  step_received_[moe_layer] += items;
+  const auto notes = table.count(moe_layer, sent->items);
   const float limit = static_cast<float>(c_.swiglu_limit);
   ops_.expert_mlp(where_, sent->rows.data(), items_.data(), items, w.experts.data(), experts, limit, expert_out_);
   end = now();
   times_.experts += end - start;
   start = end;
-  if (auto r = group.combine(moe_layer, {expert_out_, size_t{items} * h}, {parts_, size_t{n} * k * h}); !r) return r;
+  if (auto r = group.combine(moe_layer, {expert_out_, size_t{items} * h}, {parts_, size_t{n} * k * h}, notes); !r)
+    return r;
+  table.learn(moe_layer, group);
   end = now();
   times_.combine += end - start;
   start = end;

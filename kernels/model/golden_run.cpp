@@ -92,9 +92,10 @@ class golden_runner {
     TROUPE_TRY(forward_, forward_pass::make(m_, ops_, where_, *state_, {rows, 1}, clock_));
     const uint32_t k = std::max(c_.num_experts_per_tok, c_.dspark_num_experts_per_tok);
     TROUPE_TRY(group_, ep::make_local_group({1, c_.hidden_size, k, rows}));
-    placement_ = ep::contiguous_placement(1, c_.num_hidden_layers, c_.n_routed_experts);
+    ep::placement all = ep::contiguous_placement(1, c_.num_hidden_layers, c_.n_routed_experts);
     for (auto& layer : ep::contiguous_placement(1, c_.num_nextn_predict_layers, c_.dspark_n_routed_experts).copies)
-      placement_.copies.push_back(layer);
+      all.copies.push_back(layer);
+    table_ = ep::expert_table(std::move(all), 1, 0);
     return {};
   }
 
@@ -107,7 +108,7 @@ class golden_runner {
     ep::step_header h;
     h.has_work = h.encoder = h.decoder = true;
     if (auto r = group_->begin_step(h); !r) return fail(r.error());
-    return forward_->layers(*group_, placement_, true);
+    return forward_->layers(*group_, table_, true);
   }
   void commit(uint32_t rows) {
     const commit_rows c{0, rows};
@@ -245,7 +246,7 @@ class golden_runner {
     std::vector<int32_t> ids(block);
     std::vector<float> confidence(block);
     const draft_sequence s{.sequence = 0, .last = n - 1, .floor = 0, .anchor = anchor, .sampling = {}};
-    if (auto r = forward_->draft(*group_, placement_, {&s, 1}, ids.data(), confidence.data()); !r) return r;
+    if (auto r = forward_->draft(*group_, table_, {&s, 1}, ids.data(), confidence.data()); !r) return r;
     answers_[name + "anchor"].whole.push_back(anchor);
     answers_[name + "draft_ids"].whole.assign(ids.begin(), ids.end());
     answers_[name + "confidence"].floats = confidence;
@@ -310,7 +311,7 @@ class golden_runner {
   std::optional<kv_state> state_;
   std::unique_ptr<forward_pass> forward_;
   std::unique_ptr<ep::group> group_;
-  ep::placement placement_;
+  ep::expert_table table_;
   golden_answers answers_;
 };
 

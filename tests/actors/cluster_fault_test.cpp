@@ -438,7 +438,7 @@ TEST(faults, expert_loads_arrive) {
   auto shard = caf::actor_cast<expert_shard_actor>(c.node("decode-0").named.at("decode-0/0/expert_shard"));
   auto first = c.ask_now<load_report>(shard, load_query{true});
   EXPECT_GT(first.rows, 0u);
-  EXPECT_EQ(first.loads.size(), 2u);
+  EXPECT_EQ(first.loads.size(), 4u);
   EXPECT_EQ(c.ask_now<load_report>(shard, load_query{false}).rows, 0u);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/serving/rank_host.hpp"
+#include "kernels/ep/expert_table.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/sim/agenda.hpp"
 
@@ -28,6 +29,9 @@ struct stand_in_options {
   nanoseconds load{std::chrono::milliseconds(20)}, regroup{std::chrono::milliseconds(5)};
   nanoseconds step{std::chrono::microseconds(500)}, per_row{std::chrono::microseconds(20)};
   nanoseconds deadline{std::chrono::milliseconds(200)};
+  nanoseconds stage{std::chrono::milliseconds(30)};  // from the order to `staged`
+  uint32_t expert_slots = 1000, redundant_experts = 1;
+  std::function<bool()> stage_hangs;                     // asked at the end of loading: it never ends
   std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
   std::function<bool()> step_fails;  // asked at the end of a step: it fails, and nobody is suspected
   stand_in_options() {
@@ -85,16 +89,75 @@ class stand_in_engine final : public kernels::engine {
     return {};
   }
 
-  result<void> regroup(std::unique_ptr<kernels::ep::group>, kernels::ep::placement) override {
+  result<void> regroup(std::unique_ptr<kernels::ep::group>, kernels::ep::placement first) override {
+    enter(std::move(first), regroups_ + 1);
     failed_ = false;
     ++regroups_;
     if (!busy_) begin();
     return {};
   }
 
-  void take_expert_loads(std::vector<std::vector<uint64_t>>& loads) override {
-    loads.assign(2, std::vector<uint64_t>(options_.facts.experts, rows_));
+  /// The first placement of a group; `regroup` does the same with the next.
+  void enter(kernels::ep::placement first, uint64_t regroups) {
+    places_ = {};
+    places_.regroups = regroups;
+    places_.ranks = 1;
+    for (const auto& layer : first.copies)
+      for (const auto& ranks : layer) places_.ranks = std::max(places_.ranks, ranks.back() + 1);
+    places_.active = std::make_shared<const kernels::ep::placement>(std::move(first));
+    places_.slots = options_.expert_slots;
+    window_ = {};
+  }
+
+  result<void> stage(kernels::placement_move move) override {
+    const bool newer = move.from == places_.active->version && move.to.version > move.from;
+    if (failed_ || *stopped_) return fail(errc::unavailable, "no group");
+    if (move.regroups != places_.regroups || !newer) return fail(errc::stale, "another group or placement");
+    TROUPE_CHECK(move.to.copies.size() == places_.active->copies.size(), "{} layers", move.to.copies.size());
+    next_ = std::make_shared<const kernels::ep::placement>(std::move(move.to));
+    places_.next = next_->version;
+    places_.phase = kernels::move_phase::loading;
+    agenda_.after(options_.stage, [this, stopped = stopped_, version = places_.next] {
+      if (*stopped || (options_.stage_hangs && options_.stage_hangs())) return;
+      if (places_.phase == kernels::move_phase::loading && places_.next == version)
+        places_.phase = kernels::move_phase::staged;
+    });
+    return {};
+  }
+
+  // Without the others' headers: each rank flips when it is told.
+  result<void> flip(placement_version version) override {
+    if (places_.active->version == version) return {};
+    if (places_.phase != kernels::move_phase::staged || places_.next != version) return fail(errc::stale, "not staged");
+    places_.active = std::move(next_);
+    places_.phase = kernels::move_phase::none;
+    ++places_.flips;
+    return {};
+  }
+
+  result<void> drop(placement_version version) override {
+    if (places_.next == version) places_.phase = kernels::move_phase::none;
+    return {};
+  }
+
+  kernels::placement_status placement() const override { return places_; }
+
+  // Expert 0 of every layer gets as many rows as all others together.
+  kernels::expert_window take_expert_window(uint64_t min_steps) override {
+    kernels::expert_window out;
+    out.regroups = places_.regroups;
+    out.placement = places_.active->version;
+    out.steps = out.received_steps = window_.steps;
+    if (window_.steps < min_steps) return out;
+    const auto n = options_.facts.experts;
+    for (size_t l = 0; l < places_.active->copies.size(); ++l) {
+      out.loads.emplace_back(n, rows_);
+      out.loads.back()[0] = rows_ * (n - 1);
+      out.received.push_back(2 * rows_ * (n - 1) / places_.ranks);
+    }
+    window_ = {};
     rows_ = 0;
+    return out;
   }
 
   void stop() override { *stopped_ = true; }
@@ -191,6 +254,7 @@ class stand_in_engine final : public kernels::engine {
       return;
     }
     uint32_t budget = now_.verify_budget;
+    ++window_.steps;
     for (auto& q : now_.sequences) {
       auto& s = slots_.at(q.slot);
       if (s.finished) continue;
@@ -247,6 +311,9 @@ class stand_in_engine final : public kernels::engine {
   std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
   bool busy_ = false, failed_ = false;
   uint64_t regroups_ = 0, step_ = 0, last_plan_ = 0, rows_ = 0;
+  kernels::placement_status places_;
+  std::shared_ptr<const kernels::ep::placement> next_;
+  kernels::expert_window window_;
 };
 
 /// `missing` is asked with the view of the group: which of its ranks do not show up.
@@ -268,9 +335,10 @@ class stand_in_host final : public rank_host {
       view_ = view;
       if (!engine_) {
         engine_ = std::make_unique<stand_in_engine>(agenda_, options_, sink_, [this] { return missing_(view_); });
+        engine_->enter(first_placement(view), 0);
         engine_->notice_when_idle();
       } else {
-        (void)engine_->regroup(nullptr, {});
+        (void)engine_->regroup(nullptr, first_placement(view));
       }
       done({});
     });
@@ -284,6 +352,17 @@ class stand_in_host final : public rank_host {
   }
 
  private:
+  kernels::ep::placement first_placement(const group_view& view) const {
+    const auto ranks = static_cast<uint32_t>(view.members.size());
+    const uint32_t experts = options_.facts.experts,
+                   layers = options_.facts.encoder_layers + options_.facts.decoder_layers;
+    const uint32_t per_rank = std::min(experts, (experts + ranks - 1) / ranks + options_.redundant_experts);
+    kernels::ep::placement p;
+    p.version = kernels::first_placement_version(view.epoch);
+    p.copies.assign(layers,
+                    *kernels::ep::copies_of(kernels::ep::first_slots(ranks, experts, per_rank), ranks, experts));
+    return p;
+  }
   void later(nanoseconds d, std::function<void()> f) {
     agenda_.after(d, [stopped = stopped_, f = std::move(f)] {
       if (!*stopped) f();

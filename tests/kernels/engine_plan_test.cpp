@@ -224,13 +224,16 @@ TEST(plan, slots_and_pages_are_reused_without_a_trace) {
 TEST(plan, expert_loads_count_every_routed_row) {
   engine_driver d(config());
   d.run(good_plan(0));
-  std::vector<std::vector<uint64_t>> loads;
-  d.get().take_expert_loads(loads);
+  EXPECT_TRUE(d.get().take_expert_window(2).loads.empty()) << "one step is not two";
+  const expert_window window = d.get().take_expert_window(1);
+  EXPECT_EQ(window.steps, 1u);
+  const auto& loads = window.loads;
   ASSERT_EQ(loads.size(), 11u);
   for (size_t l = 0; l < 8; ++l) {
     uint64_t sum = 0;
     for (uint64_t v : loads[l]) sum += v;
     EXPECT_EQ(sum, 20u * 4) << l;
+    EXPECT_EQ(window.received[l], sum) << l;
   }
 }
 

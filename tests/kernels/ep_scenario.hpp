@@ -91,8 +91,20 @@ inline std::string run_layer(group& g, const ep_scenario& s, uint64_t step, uint
         items[i].weight != got->items[i].weight)
       return fmt::format("step {} layer {} rank {}: item {} differs", step, layer, me, i);
   std::vector<float> out(size_t{mine.rows} * mine.k * hidden, -1.0f);
-  if (auto ok = g.combine(layer, y, out); !ok)
+  // Some numbers along with it: as many as (rank + layer) says.
+  auto notes_of = [&](uint32_t rank) {
+    std::vector<uint32_t> n(shape.notes == 0 ? 0 : (rank + layer) % (shape.notes + 1));
+    for (size_t i = 0; i < n.size(); ++i) n[i] = static_cast<uint32_t>(1000 * rank + 10 * layer + i + step);
+    return n;
+  };
+  if (auto ok = g.combine(layer, y, out, notes_of(me)); !ok)
     return fmt::format("{}: {}", to_string(ok.error().code), ok.error().message);
+  for (uint32_t r = 0; r < shape.ranks; ++r) {
+    const auto want = notes_of(r);
+    const auto got_notes = g.notes(r);
+    if (!std::equal(want.begin(), want.end(), got_notes.begin(), got_notes.end()))
+      return fmt::format("step {} layer {} rank {}: the notes of rank {} differ", step, layer, me, r);
+  }
   for (size_t i = 0; i < mine.routes.size(); ++i)
     for (uint32_t h = 0; h < hidden; ++h) {
       const route& r = mine.routes[i];
@@ -112,9 +124,15 @@ inline std::string run_scenario(group& g, const ep_scenario& s) {
     mine.draft = g.rank() + 1 == g.shape().ranks;
     mine.micro_batches = 1 + g.rank();
     mine.chunk_budget_ns = 1000 + g.rank() * 10 + step;
+    mine.moving = g.rank() == 0;
+    mine.flip_step = 50 + step + g.rank() % 2;  // of those at the earliest step the newest counts
+    mine.flip_version = placement_version{1 + g.rank()};
     auto all = g.begin_step(mine);
     if (!all) return fmt::format("{}: {}", to_string(all.error().code), all.error().message);
-    step_header expected{true, true, false, true, false, g.shape().ranks, 1000 + step, UINT64_MAX};
+    step_header expected{true, true, false, true, false, g.shape().ranks, 1000 + step};
+    expected.moving = true;
+    expected.flip_step = 50 + step;
+    expected.flip_version = placement_version{1 + (g.shape().ranks - 1) / 2 * 2};
     if (!(*all == expected)) return fmt::format("step {} rank {}: the group's header differs", step, g.rank());
     for (uint32_t layer = 0; layer < s.layers; ++layer)
       if (auto wrong = run_layer(g, s, step, layer); !wrong.empty()) return wrong;

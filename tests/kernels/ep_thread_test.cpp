@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr group_shape small(uint32_t ranks) { return {ranks, 24, 3, 9}; }
+constexpr group_shape small(uint32_t ranks) { return {ranks, 24, 3, 9, 4}; }
 
 /// One thread per rank running `f(group)`; joined.
 template <class F>
@@ -358,12 +358,13 @@ TEST(ep_messages, stale_and_malformed_headers_are_ignored) {
   inject([](slot_header& h) { h.kind = static_cast<slot_kind>(99); }, step);
   inject([](slot_header&) {}, {});
   inject([](slot_header& h) { h.kind = slot_kind::dispatch, h.rows = 1000; }, step);
-  inject([](slot_header& h) { h.kind = slot_kind::dispatch, h.items = 2; }, step);
+  inject([](slot_header& h) { h.kind = slot_kind::dispatch, h.items = 3; }, step);
   inject([](slot_header& h) { h.kind = slot_kind::combine, h.items = UINT32_MAX; }, step);
   inject([](slot_header& h) { h.kind = slot_kind::combine, h.items = 1; }, std::vector<std::byte>(4 + 24 * 4));
+  inject([](slot_header& h) { h.kind = slot_kind::combine, h.rows = 5; }, std::vector<std::byte>(5 * 4));
   const ep_scenario s{11, traffic::random};
   on_ranks(*g, [&](group& rank) { EXPECT_EQ(run_scenario(rank, s), ""); });
-  EXPECT_EQ(g->control->counters(0).stale_headers, 13u);
+  EXPECT_EQ(g->control->counters(0).stale_headers, 14u);
   EXPECT_EQ(g->control->counters(1).stale_headers, 0u);
 }
 

@@ -46,13 +46,13 @@ class bench {
     auto group = ep::make_local_group({1, m.config.hidden_size, 4, rows});
     TROUPE_CHECK(group.has_value(), "{}", group.error().message);
     group_ = std::move(*group);
-    placement_ = ep::contiguous_placement(1, 8, 16);
+    table_ = ep::expert_table(ep::contiguous_placement(1, 8, 16), 1, 0);
   }
 
   // One step; appends the logits of sequence `which`'s rows to out.
   void step(const std::vector<sequence_rows>& sequences, size_t which, std::vector<float>& out, bool commit = true) {
     forward_->begin(sequences);
-    ASSERT_TRUE(forward_->layers(*group_, placement_, true));
+    ASSERT_TRUE(forward_->layers(*group_, table_, true));
     const sequence_rows& s = sequences[which];
     for (uint32_t p = s.position; p < s.position + s.rows; p += 64) {
       std::vector<uint32_t> index;
@@ -73,7 +73,7 @@ class bench {
   std::optional<kv_state> state_;
   std::unique_ptr<forward_pass> forward_;
   std::unique_ptr<ep::group> group_;
-  ep::placement placement_;
+  ep::expert_table table_;
 };
 
 std::vector<float> in_chunks(const std::vector<int32_t>& tokens, uint32_t chunk, uint32_t threads, cpu::isa which) {
