@@ -76,19 +76,56 @@ result<void> snapshot_tier::put(uint64_t request, const block_hash& at, std::spa
     return fail(errc::invalid_argument, "snapshot tier: an entry of {} bytes where {} are set", bytes.size(),
                 options_.entry_bytes);
   place p;
-  if (!visible(at, now, &p)) {
-    if (auto old = by_hash_.find(at); old != by_hash_.end()) {
-      ++counts_.expired;
-      drop(old->second);
-    }
-    TROUPE_TRY(p, take_place(now));
-    std::memcpy(bytes_of(p), bytes.data(), bytes.size());
-    entries_[p] = entry{at, nanoseconds{0}, 0, 0, 0, true};
-    by_hash_.emplace(at, p);
+  if (visible(at, now, &p)) return keep(request, at, p, now), result<void>{};
+  TROUPE_TRY(const auto room, begin(now));
+  std::memcpy(room.bytes.data(), bytes.data(), bytes.size());
+  return finish(room.id, request, at, crc32c(bytes), now);
+}
+
+result<snapshot_room> snapshot_tier::begin(nanoseconds now) {
+  if (writing_.size() >= std::max<size_t>(1, entries_.size() / 2))
+    return fail(errc::exhausted, "snapshot tier: {} of {} entries are being written", writing_.size(), entries_.size());
+  TROUPE_TRY(const place p, take_place(now));
+  const uint64_t id = next_pin_++;
+  writing_.emplace(id, p);
+  return snapshot_room{id, {bytes_of(p), options_.entry_bytes}};
+}
+
+void snapshot_tier::abandon(uint64_t room) {
+  const auto it = writing_.find(room);
+  if (it == writing_.end()) return;
+  free_.push_back(it->second);
+  writing_.erase(it);
+}
+
+result<void> snapshot_tier::finish(uint64_t room, uint64_t request, const block_hash& at, uint32_t crc,
+                                   nanoseconds now) {
+  const auto it = writing_.find(room);
+  if (it == writing_.end()) return fail(errc::invalid_argument, "snapshot tier: {} is not being written", room);
+  place p;
+  if (visible(at, now, &p)) {  // another request was quicker: the same bytes
+    abandon(room);
+    return keep(request, at, p, now), result<void>{};
   }
+  if (auto old = by_hash_.find(at); old != by_hash_.end()) {
+    ++counts_.expired;
+    drop(old->second);
+  }
+  p = it->second;
+  writing_.erase(it);
+  entries_[p] = entry{};
+  entries_[p].at = at;
+  entries_[p].crc = crc;
+  entries_[p].live = true;
+  by_hash_.emplace(at, p);
+  keep(request, at, p, now);
+  return {};
+}
+
+// `p` is the live entry of `at`: renewed, and among the newest of `request`.
+void snapshot_tier::keep(uint64_t request, const block_hash& at, place p, nanoseconds now) {
   use(p, now);
   ++counts_.puts;
-
   if (requests_.size() > 2 * entries_.size() + 64) drop_idle_requests();
   auto& newest = requests_[request];
   if (auto same = std::find(newest.begin(), newest.end(), at); same != newest.end()) {
@@ -96,7 +133,7 @@ result<void> snapshot_tier::put(uint64_t request, const block_hash& at, std::spa
     if (entries_[p].holders == 0) entries_[p].holders = 1;
     newest.erase(same);
     newest.push_back(at);
-    return {};
+    return;
   }
   ++entries_[p].holders;
   newest.push_back(at);
@@ -105,7 +142,6 @@ result<void> snapshot_tier::put(uint64_t request, const block_hash& at, std::spa
     newest.pop_front();
     release_holder(oldest);
   }
-  return {};
 }
 
 std::vector<size_t> snapshot_tier::newest(std::span<const block_hash> chain, size_t limit, nanoseconds now) const {
@@ -130,7 +166,7 @@ result<snapshot_pin> snapshot_tier::pin(const block_hash& at, nanoseconds now) {
   ++entries_[p].pins;
   const uint64_t id = next_pin_++;
   pinned_.emplace(id, p);
-  return snapshot_pin{id, {bytes_of(p), options_.entry_bytes}};
+  return snapshot_pin{id, {bytes_of(p), options_.entry_bytes}, entries_[p].crc};
 }
 
 result<void> snapshot_tier::unpin(uint64_t id) {
@@ -172,6 +208,7 @@ snapshot_tier_stats snapshot_tier::stats() const {
   s.entries = by_hash_.size();
   s.capacity = entries_.size();
   s.pinned = pinned_.size();
+  s.writing = writing_.size();
   return s;
 }
 

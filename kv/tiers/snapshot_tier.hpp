@@ -24,9 +24,9 @@ struct snapshot_tier_options {
   size_t max_pins = 1024;                     // entries being read at once
 };
 
-/// Numbers for metrics. entries * entry_bytes + free bytes = the memory given.
+/// Numbers for metrics. An entry takes entry_bytes of the memory, a room that is being written too.
 struct snapshot_tier_stats {
-  size_t entries = 0, capacity = 0, pinned = 0;
+  size_t entries = 0, capacity = 0, pinned = 0, writing = 0;
   uint64_t puts = 0, hits = 0, misses = 0, expired = 0, evicted = 0, superseded = 0;
 };
 
@@ -34,6 +34,13 @@ struct snapshot_tier_stats {
 struct snapshot_pin {
   uint64_t id = 0;
   std::span<const std::byte> bytes;
+  uint32_t crc = 0;  // as it was written with
+};
+
+/// Room that is being written, in no hash's name yet.
+struct snapshot_room {
+  uint64_t id = 0;
+  std::span<std::byte> bytes;
 };
 
 /// The tier of one storage node. Lost with the process, by design: it only saves replay. Bounded by the memory that it
@@ -50,6 +57,15 @@ class snapshot_tier {
   /// its bytes, which are the same by what the hash means. Errors: invalid_argument (another size), exhausted (every
   /// entry is pinned).
   result<void> put(uint64_t request, const block_hash& at, std::span<const std::byte> bytes, nanoseconds now);
+
+  /// The same in two steps, for bytes that come from elsewhere: room is taken, and becomes the entry once it is
+  /// written. Errors: exhausted (as put; or half of the entries are being written).
+  result<snapshot_room> begin(nanoseconds now);
+  /// `crc`: of the bytes, for readers. Where the hash has an entry already, that one is renewed and the room given
+  /// back. Errors: invalid_argument (no such room).
+  result<void> finish(uint64_t room, uint64_t request, const block_hash& at, uint32_t crc, nanoseconds now);
+  /// Gives room back unused; unknown ones are ignored.
+  void abandon(uint64_t room);
 
   /// The newest (longest) snapshots of a chain, at most `limit` of them, as positions into `chain`, newest first. Looks
   /// only: extends nothing.
@@ -74,6 +90,7 @@ class snapshot_tier {
     uint64_t used = 0;     // order of use; key in by_use_
     uint32_t holders = 0;  // requests that keep it among their newest
     uint32_t pins = 0;
+    uint32_t crc = 0;
     bool live = false;  // reachable by its hash; a dead entry only waits for its pins
   };
 
@@ -84,14 +101,16 @@ class snapshot_tier {
   void drop_idle_requests();
   bool visible(const block_hash& at, nanoseconds now, place* p) const;
   result<place> take_place(nanoseconds now);
+  void keep(uint64_t request, const block_hash& at, place p, nanoseconds now);
 
   const snapshot_tier_options options_;
   const std::span<std::byte> memory_;
   std::vector<entry> entries_;
   std::vector<place> free_;
   std::unordered_map<block_hash, place> by_hash_;
-  std::map<uint64_t, place> by_use_;  // live entries, used longest ago first
-  std::map<uint64_t, place> pinned_;  // by pin id
+  std::map<uint64_t, place> by_use_;   // live entries, used longest ago first
+  std::map<uint64_t, place> pinned_;   // by pin id
+  std::map<uint64_t, place> writing_;  // by room id
   // Newest entries of a request, oldest first. Requests that hold nothing live are dropped by sweep(), at the latest
   // when there are twice as many as entries.
   std::unordered_map<uint64_t, std::deque<block_hash>> requests_;

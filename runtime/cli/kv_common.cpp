@@ -98,13 +98,9 @@ result<kv::directory_options> kv_store_options::resolve() const {
   if (!dir.empty()) o.dir = dir;
   if (o.dir.empty()) return fail(errc::invalid_argument, "no store was named; give --dir, or -c with storage.path");
   if (!code.empty()) {
-    unsigned k = 0, m = 0;
-    char rest = 0;
-    if (code.find_first_not_of("0123456789+") != std::string::npos ||
-        std::sscanf(code.c_str(), "%3u+%3u%c", &k, &m, &rest) != 2)
-      return fail(errc::invalid_argument, "--ec {}: write DATA+PARITY, e.g. 10+2", code);
-    o.expect.data = k;
-    o.expect.parity = m;
+    TROUPE_TRY(const auto shards, kv_code(code));
+    o.expect.data = shards.first;
+    o.expect.parity = shards.second;
     o.targets.reset();
   }
   if (targets > 0) o.expect.targets = targets;
@@ -175,6 +171,18 @@ result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_optio
   if (store || store.error().code != errc::stale) return store;
   where.read_only = false;
   return kv::directory_store::open(where);
+}
+
+result<std::pair<uint32_t, uint32_t>> kv_code(const std::string& text) {
+  unsigned k = 0, m = 0;
+  char rest = 0;
+  if (text.find_first_not_of("0123456789+") != std::string::npos ||
+      std::sscanf(text.c_str(), "%3u+%3u%c", &k, &m, &rest) != 2)
+    return fail(errc::invalid_argument, "--ec {}: write DATA+PARITY, e.g. 10+2", text);
+  if (k < 1 || k > kv::max_data_shards || m > kv::max_parity_shards)
+    return fail(errc::invalid_argument, "--ec {}: a code of {}+{}: 1 to {} data and 0 to {} parity shards are possible",
+                text, k, m, kv::max_data_shards, kv::max_parity_shards);
+  return std::pair{k, m};
 }
 
 std::string kv_size(uint64_t bytes) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/store/directory.hpp"
@@ -37,6 +38,9 @@ struct kv_chain_options {
 
 /// Opens a store to look at it: nothing is written, unless the index or a target's records must be made again first.
 result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_options where);
+
+/// "10+2" -> {10, 2}. Errors: invalid_argument, also for a code that no store can have.
+result<std::pair<uint32_t, uint32_t>> kv_code(const std::string& text);
 
 /// "65.1 GiB".
 std::string kv_size(uint64_t bytes);

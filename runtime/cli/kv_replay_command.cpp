@@ -70,9 +70,8 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
   kv::replay_shape shape;
   shape.stop = kv_interrupt::set;
   shape.block_tokens = o.block_tokens, shape.block_bytes = o.block_bytes, shape.lru_blocks = o.lru;
-  char plus = 0, rest = 0;
-  if (std::sscanf(o.ec.c_str(), "%u%c%u%c", &shape.data, &plus, &shape.parity, &rest) != 3 || plus != '+')
-    return fail(errc::invalid_argument, "--ec {}: data and parity shards expected, like 10+2", o.ec);
+  TROUPE_TRY(const auto code, kv_code(o.ec));
+  shape.data = code.first, shape.parity = code.second;
   std::optional<scratch> own;
   std::string path = o.dir;
   std::error_code ec;
@@ -114,6 +113,7 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
 int run(const options& o) {
   const kv_interrupt interrupt;
   if (o.ttl_s > 0 && o.lru > 0) return complain("kv replay", "--ttl and --lru: choose one", usage);
+  if (const auto code = kv_code(o.ec); !code) return complain("kv replay", code.error().message, usage);
   auto trace = kv::read_trace_file(o.trace);
   if (!trace) return complain("kv replay", trace.error().message, trace.error().code == errc::io ? usage : failed);
   nlohmann::ordered_json j;

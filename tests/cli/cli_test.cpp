@@ -250,8 +250,17 @@ TEST(cli, generate_takes_ids_and_refuses_ids_outside_the_vocabulary) {
   EXPECT_EQ(p.code, 0) << p.err;
   EXPECT_EQ(json::parse(p.out).size(), 3u);
   p = troupe({"generate", "--model", tiny, "--ids", "1,512", "--max-tokens", "3"});
-  EXPECT_EQ(p.code, 1);
-  EXPECT_THAT(p.err, HasSubstr("512"));
+  EXPECT_EQ(p.code, 2);
+  EXPECT_EQ(p.out, "");
+  EXPECT_THAT(p.err, HasSubstr("--ids: 512 is outside the vocabulary of 512"));
+  for (const auto& [option, value] : {std::pair{"--threads", "0"}, {"--max-tokens", "0"}, {"--max-tokens", "-3"}}) {
+    p = troupe({"generate", "--model", tiny, "--prompt", "x", option, value});
+    EXPECT_EQ(p.code, 2) << option;
+    EXPECT_THAT(p.err, HasSubstr("not in range 1 to")) << option;
+  }
+  p = troupe({"chat", "--once", ""});
+  EXPECT_EQ(p.code, 2);
+  EXPECT_THAT(p.err, HasSubstr("there is nothing to send"));
 }
 
 TEST(cli, a_model_made_for_less_context_than_configured_serves_its_own) {

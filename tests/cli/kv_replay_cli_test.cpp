@@ -53,6 +53,13 @@ TEST_F(kv_replay, says_what_a_trace_would_have_found) {
   EXPECT_EQ(j["hit_blocks"], 8);
   EXPECT_EQ(j["per_block_hit_rate"], j["block_hit_rate"]);
   EXPECT_EQ(j["extents"], 2);
+  for (const auto& limit : {std::vector<std::string>{"--ttl", "59"}, {"--lru", "4"}}) {
+    auto args = with({"--block-tokens", "128"});
+    args.insert(args.end(), limit.begin(), limit.end());
+    j = json::parse(troupe(args).out);
+    EXPECT_EQ(j["hit_blocks"], 0);
+    EXPECT_EQ(j["per_block_hit_rate"], 0) << limit[0];
+  }
 }
 
 TEST_F(kv_replay, a_directory_with_anything_in_it_is_refused_and_left_alone) {
@@ -113,6 +120,7 @@ TEST_F(kv_replay, mistakes_are_named) {
       {with({"--ttl", "-1"}), "--ttl"},
       {with({"--block-tokens", "100"}), "--block-tokens"},
       {with({"--block-tokens", "128", "--ec", "ten"}), "--ec ten"},
+      {with({"--ec", "0+0"}), "a code of 0+0"},
   };
   for (const auto& [args, want] : rows) {
     const auto p = troupe(args);

@@ -120,6 +120,34 @@ TEST(snapshot_tier, a_wrong_size_and_too_many_readers_are_refused) {
   EXPECT_EQ(more.error().code, errc::exhausted);
 }
 
+TEST(snapshot_tier, room_is_written_in_place_and_shows_when_it_is_whole) {
+  fixture f(4);
+  const auto write = [&](uint32_t n) {
+    auto room = f.tier.begin(0s);
+    EXPECT_TRUE(room) << room.error().message;
+    std::ranges::copy(content(n), room->bytes.begin());
+    return room->id;
+  };
+  const uint64_t a = write(1), b = write(1);
+  EXPECT_FALSE(f.read(1, 0s)) << "not yet";
+  EXPECT_EQ(f.tier.begin(0s).error().code, errc::exhausted) << "half of the entries";
+  ASSERT_TRUE(f.tier.finish(a, 7, hash(1), 42, 0s));
+  EXPECT_TRUE(f.read(1, 0s));
+  ASSERT_TRUE(f.tier.finish(b, 8, hash(1), 43, 1s));  // somebody was quicker: that one stays
+  EXPECT_EQ(f.tier.finish(b, 8, hash(1), 43, 1s).error().code, errc::invalid_argument);
+  auto pin = f.tier.pin(hash(1), 1s);
+  ASSERT_TRUE(pin);
+  EXPECT_EQ(pin->crc, 42u);
+  ASSERT_TRUE(f.tier.unpin(pin->id));
+  f.tier.abandon(write(2));
+  EXPECT_FALSE(f.read(2, 1s));
+  EXPECT_EQ(f.tier.stats().entries, 1u);
+  EXPECT_EQ(f.tier.stats().writing, 0u);
+  // All room is there again.
+  for (uint32_t n = 10; n < 14; ++n) ASSERT_TRUE(f.put(n, n, 2s));
+  EXPECT_EQ(f.tier.stats().entries, 4u);
+}
+
 // Against a model that knows only the rules: what is visible and unexpired reads back whole; memory adds up.
 TEST(snapshot_tier, random_use_against_a_model) {
   const char* given = std::getenv("TROUPE_SEED");
