@@ -360,15 +360,17 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     } else if (repair) {
       ++out.waiting;
     }
-  } else if (repair) {
-    co_await signal_of([&](std::function<void()> back) { relocate(s, &d, back); });
-    if (!d.lost.empty()) s->damaged.push_back(std::move(d));
   }
-  // While it lacks shards, whatever there is of it may be of use.
+  // Before anything is written: a new shard may come to where a stray one lies. While the extent lacks shards, whatever
+  // there is of it may be of use.
   if (repair && !unwanted.empty() && good_shards >= info.data) {
     co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
     crash_point(s->options.crash, "scrub.strays_removed");
     out.removed_strays += unwanted.size();
+  }
+  if (repair && good_shards >= info.data) {
+    co_await signal_of([&](std::function<void()> back) { relocate(s, &d, back); });
+    if (!d.lost.empty()) s->damaged.push_back(std::move(d));
   }
   s->gate.leave(gate_bytes);
   if (s->options.progress) s->options.progress(out);

@@ -243,6 +243,24 @@ TEST(crash, scrub_that_moves_shards_and_a_disk_that_comes_back) {
   f.expect_cut_at({"scrub.strays_removed"});
 }
 
+TEST(crash, scrub_that_empties_a_target) {
+  fixture f({.data = 3, .parity = 2}, 7);
+  for (int i = 0; i < 3; ++i) {
+    f.acknowledged.emplace_back(test_seed() + i, 18, 400);
+    ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));
+  }
+  f.options.draining = 2;
+  f.open();
+  const uint64_t there = (*f.store)->device(target_id{2})->usage().shards;
+  ASSERT_GT(there, 0u);
+  f.arm();
+  auto s = f.store->scrub(true);
+  ASSERT_TRUE(s && s->repaired());
+  EXPECT_EQ(s->relocated, there);
+  EXPECT_EQ((*f.store)->device(target_id{2})->usage().shards, 0u);
+  f.expect_cut_at({"scrub.copied", "scrub.relocated"});
+}
+
 TEST(crash, rebuild_of_the_index) {
   fixture f;
   for (int i = 0; i < 4; ++i) {

@@ -90,6 +90,7 @@ struct twin_options {
   nanoseconds hedge_after{0};
   double high = 0.9, low = 0.85;
   bool hold_after_open = false;
+  uint32_t draining = 0;  // target that gets no new shards; 0: none
 };
 
 /// One life of the store: an executor stepped by hand and everything on it.
@@ -103,6 +104,7 @@ class twin_store {
       p.id = target_id{static_cast<uint32_t>(i + 1)};
       p.device = world.disks[i].get();
       p.records = world.records.get();
+      p.draining = p.id.value == o.draining;
       if (!p.device) p.absent = "taken away";
       s.targets.push_back(p);
     }
