@@ -1,8 +1,13 @@
 #include "actors/protocol/messages.hpp"
 
+#include "actors/protocol/tier.hpp"
+
 namespace troupe::actors {
 
-void register_messages(caf::actor_system_config& config) { config.add_message_types<caf::id_block::troupe>(); }
+void register_messages(caf::actor_system_config& config) {
+  config.add_message_types<caf::id_block::troupe>();
+  config.add_message_types<caf::id_block::troupe_tier>();
+}
 
 const char* to_string(role r) {
   switch (r) {
