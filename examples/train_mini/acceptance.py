@@ -98,7 +98,7 @@ def summary(chain, confidences):
 def measure(model, args, device, specials):
     """Greedy and sampled (0.8) acceptance on held-out prompts."""
     slot = min(256, args.length)
-    rollout = Rollout(model, args.batch, args.length, slot, device.type == "cuda")
+    rollout = Rollout(model, specials, args.batch * (args.length // slot), slot, device.type == "cuda")
     tokens = torch.from_numpy(numpy.load(args.heldout).astype(numpy.int32)).to(device)
     found, both = {}, []
     for name, t in (("greedy", 0.0), ("sampled_0.8", 0.8)):

@@ -12,12 +12,16 @@ MASKED = -1e30  # not -inf: a query without a visible group must keep a finite s
 
 
 def dense(w, flag, dtype):
-    """A dense weight in the compute type; flag (0-dim) 1 = rounded to FP8 in 32x32 blocks, 0 = as it is."""
+    """A dense weight in the compute type; flag (0-dim) 1 = rounded to FP8 in 32x32 blocks, 0 or None = as it is."""
+    if flag is None:
+        return w.to(dtype)
     return (w + (formats.fp8_weight(w) - w).detach() * flag).to(dtype)
 
 
-def expert(w, dtype):
-    """Expert weights, always rounded to FP4."""
+def expert(w, flag, dtype):
+    """Expert weights, rounded to FP4; flag None: they are already."""
+    if flag is None:
+        return w.to(dtype)
     return formats.through(w, formats.fp4_weight(w)).to(dtype)
 
 
@@ -184,12 +188,12 @@ def moe(u, gate, bias, w1, w2, w3, s1, s2, s3, k, scale, limit, flag):
     weights = s * chosen
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * scale
     weights = torch.cat([weights, torch.ones_like(weights[:, :1])], 1).to(x.dtype)
-    up_in = torch.cat([torch.cat([expert(w1, x.dtype), dense(s1, flag, x.dtype)[None]]).flatten(0, 1),
-                       torch.cat([expert(w3, x.dtype), dense(s3, flag, x.dtype)[None]]).flatten(0, 1)])
+    up_in = torch.cat([torch.cat([expert(w1, flag, x.dtype), dense(s1, flag, x.dtype)[None]]).flatten(0, 1),
+                       torch.cat([expert(w3, flag, x.dtype), dense(s3, flag, x.dtype)[None]]).flatten(0, 1)])
     g, v = (x @ up_in.t()).view(-1, 2, count + 1, w1.shape[1]).unbind(1)
     h = torch.nn.functional.silu(g.float().clamp(max=limit)) * v.float().clamp(-limit, limit)
     h = (h * weights.float().unsqueeze(-1)).to(x.dtype)
-    down = torch.cat([expert(w2, x.dtype), dense(s2, flag, x.dtype)[None]]).transpose(1, 2).flatten(0, 1)
+    down = torch.cat([expert(w2, flag, x.dtype), dense(s2, flag, x.dtype)[None]]).transpose(1, 2).flatten(0, 1)
     return (h.flatten(1) @ down).view(u.shape), chosen.sum(0)
 
 

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 import checkpoint
 import sinkhorn
+from batches import Specials
 from drafter import Drafter
+from rollout import Rollout
 
 
 def run(model, ids, **extra):
@@ -96,6 +98,28 @@ def drafts(model, golden, report):
         report.close(f"dspark.{n}.confidence_logit", confidence, golden[f"dspark.{n}.confidence_logit"].view(1, -1))
 
 
+def rollout(model, report):
+    """Cached generation computes what the whole pass computes: hidden rows, features, greedy tokens, documents."""
+    s, length = model.s, 4 * model.s.sliding_window
+    specials = Specials(bos=s.bos_token_id, eos=s.eos_token_id)
+    pool = torch.randint(10, s.vocab_size, (12, 9))
+    pool[:, 0] = specials.bos
+    writer = Rollout(model, specials, 3, length, False, keep=True)
+    ids = writer.write(pool, torch.randint(4, 10, (12,)), torch.tensor([0.0, 0.0, 0.8]), restart=11)
+    docs = writer.begin.long()
+    docs[:, -1] = docs[:, -2]
+    model.fp8.fill_(1)
+    out = model.forward(ids, docs, want_logits=True)
+    model.fp8.fill_(0)
+    gap = ((writer.final @ model.w["head.weight"].t()) - out.logits)[:, :-1].abs().amax(-1)
+    far = (writer.features - out.features)[:, :-1].abs().amax(-1)
+    other = ((gap > 1e-2) | (far > 1e-2)).float().mean().item()  # random weights: near ties of the selection
+    wrong = ((out.logits.argmax(-1)[:2, :-1] != ids[:2, 1:]) & writer.made[:2, 1:]).sum().item()
+    starts = len(docs[0].unique())
+    report.line("rollout", other < 0.3 and wrong == 0 and starts > 2,
+                f"{other:.1%} of the rows differ, {wrong} greedy tokens, {starts} documents in the first row")
+
+
 def kernels(report):
     """The Sinkhorn kernels against plain PyTorch, where Triton can run (TRITON_INTERPRET=1 on a CPU)."""
     x = (torch.randn(100, 4, 4) * 2).requires_grad_()
@@ -121,6 +145,7 @@ def main():
     prompts(model, golden, report)
     replay(model, golden, report)
     drafts(model, golden, report)
+    rollout(model, report)
     if args.kernels:
         kernels(report)
     print("all agree" if not report.failed else f"{report.failed} failed")

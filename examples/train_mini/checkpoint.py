@@ -65,15 +65,40 @@ def _written(name, value, fmt):
             yield name + "_vl", value.clone()
 
 
-def save(path, settings, trained):
-    """Writes model.safetensors from the dict of trained float32 tensors."""
+def _packed(specs, trained):
     out = {}
-    for name, shape, fmt in [*weights.backbone(settings), *weights.drafter(settings)]:
+    for name, shape, fmt in specs:
         assert trained[name].shape == shape, name
         for key, tensor in _written(name, trained[name], fmt):
             out[key] = tensor.contiguous()
-    save_file(out, str(path), metadata={"format": "pt"})
+    return out
+
+
+def _write(path, tensors):
+    save_file(tensors, str(path), metadata={"format": "pt"})
     path.chmod(0o644)
+
+
+def save(path, settings, trained):
+    """Writes model.safetensors from the dict of trained float32 tensors."""
+    _write(path, _packed([*weights.backbone(settings), *weights.drafter(settings)], trained))
+
+
+def save_drafter(path, settings, trained):
+    """Writes the drafter's tensors alone, as the checkpoint holds them, and mtp.noise."""
+    specs = [*weights.drafter(settings), ("mtp.noise", (settings.hidden_size,), "bf16")]
+    _write(path, _packed(specs, trained))
+
+
+def replace_drafter(source, drafter, path, noise_id):
+    """Writes model.safetensors: the file `source` with the drafter of the file `drafter`. All else keeps its bytes, but
+    for the embedding of the drafter's noise token."""
+    with safe_open(source, "pt") as f:
+        out = {name: f.get_tensor(name) for name in f.keys() if not name.startswith("mtp.")}
+    with safe_open(drafter, "pt") as f:
+        out.update({name: f.get_tensor(name) for name in f.keys()})
+    out["embed.weight"][noise_id] = out.pop("mtp.noise")
+    _write(path, out)
 
 
 def rounded(settings, trained):

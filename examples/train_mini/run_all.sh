@@ -6,12 +6,14 @@
 #   tokenizer  byte-level BPE of a sample of them                     FOLDER/tokenizer.json
 #   pack       duplicates marked, documents encoded, split            FOLDER/train.npy heldout.npy heldout.jsonl data.json
 #   main       the backbone, data parallel over the GPUs              FOLDER/run/backbone.pt
-#   drafter    the drafter, on the frozen backbone                    FOLDER/run/final.pt
+#   prompts    questions for the text that the model itself writes    FOLDER/prompts.npz
+#   drafter    the drafter, on the frozen backbone and that text      FOLDER/run/final.pt
 #   export     the checkpoint in the released layout                  FOLDER/mini
+#   calibrate  of the drafter's confidences, and their errors         FOLDER/mini/config.json FOLDER/drafter.json
 #   evaluate   loss, acceptance, calibration, replay, load            FOLDER/eval.json
 # Without stages all of them run. Settings come from the environment, defaults in brackets:
 #   TEACHER [FOLDER/teacher.gguf]  GPUS [all]  GENERATE_SECONDS [300]  VOCABULARY [4096]
-#   MAIN_MINUTES [8]  DRAFTER_MINUTES [4]  ROWS [4096]  DEVICE [cuda; cpu works at toy size]  PYTHON [python3]
+#   MAIN_MINUTES [8]  DRAFTER_MINUTES [7]  ROWS [4096]  DEVICE [cuda; cpu works at toy size]  PYTHON [python3]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:?a folder for everything that is made}
@@ -60,16 +62,25 @@ data=(--tokens "$folder/train.npy" --heldout "$folder/heldout.npy" --tokenizer "
 
 stage_main() { train "${data[@]}" --phase main --minutes "${MAIN_MINUTES:-8}"; }
 
-stage_drafter() { train "${data[@]}" --phase drafter --drafter-minutes "${DRAFTER_MINUTES:-4}"; }
+stage_prompts() { "$python" prompts.py --tokenizer "$folder/tokenizer.json" --out "$folder/prompts.npz"; }
+
+stage_drafter() {
+  train "${data[@]}" --phase drafter --first layers --prompts "$folder/prompts.npz" \
+    --drafter-minutes "${DRAFTER_MINUTES:-7}" --write-at 0.1,0.25,0.4,0.55
+}
 
 stage_export() { "$python" export.py --run "$folder/run" --tokenizer "$folder/tokenizer.json" --to "$folder/mini"; }
+
+stage_calibrate() {
+  "$python" eval_drafter.py --checkpoint "$folder/mini" --heldout "$folder/heldout.npy" --to "$folder/drafter.json"
+}
 
 stage_evaluate() {
   "$python" evaluate.py --run "$folder/run" --checkpoint "$folder/mini" --heldout "$folder/heldout.npy" \
     --tokenizer "$folder/tokenizer.json" --acceptance --replay --to "$folder/eval.json"
 }
 
-[ $# -gt 0 ] || set -- generate tokenizer pack main drafter export evaluate
+[ $# -gt 0 ] || set -- generate tokenizer pack main prompts drafter export calibrate evaluate
 for stage in "$@"; do
   [ -e "$folder/.done/$stage" ] && continue
   echo "== $stage"

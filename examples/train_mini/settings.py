@@ -68,8 +68,8 @@ def _config(vocabulary, compressed, special, **text):
         "engram_layer_ids": [1, 3], "engram_vocab_size": 1170, "engram_max_ngram_size": 4, "engram_n_heads": 4,
         "engram_head_dim": 32, "engram_pad_token_id": pad, "engram_compressed_vocab_size": compressed,
         "num_nextn_predict_layers": 3, "dspark_block_size": 5, "dspark_noise_token_id": noise,
-        "dspark_target_layer_ids": [5, 6, 7], "dspark_markov_rank": 32, "dspark_n_routed_experts": 8,
-        "dspark_num_experts_per_tok": 3, "tie_word_embeddings": False, "attention_bias": False,
+        "dspark_target_layer_ids": [5, 6, 7], "dspark_markov_rank": 128, "dspark_n_routed_experts": 32,
+        "dspark_num_experts_per_tok": 4, "tie_word_embeddings": False, "attention_bias": False,
         "bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad,
     }
     fields.update(text)
@@ -89,7 +89,7 @@ TOY = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32, "qk_rope_hea
        "o_lora_rank": 32, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
        "sliding_window": 16, "index_topk": 8, "index_n_heads": 2, "candidate_topk_blocks": 4,
        "candidate_block_size": 4, "engram_vocab_size": 100, "engram_n_heads": 2, "dspark_n_routed_experts": 4,
-       "dspark_num_experts_per_tok": 2}
+       "dspark_num_experts_per_tok": 2, "dspark_markov_rank": 32}
 
 
 def mini(vocabulary, compressed, special, toy=False):

@@ -3,9 +3,11 @@
   torchrun --master-addr 127.0.0.1 --master-port 29511 --nproc-per-node 4 train.py --tokens train.npy --heldout heldout.npy \\
       --tokenizer tokenizer.json --out OUT --minutes 8 --drafter-minutes 4
   train.py --warm --vocabulary 4096 --out OTHER     compiles everything on random tokens, which fills the disk cache
+  train.py --phase drafter --checkpoint FOLDER --prompts prompts.npz --out OUT    another drafter for a checkpoint
   train.py --toy --out OUT                                 all of it at toy size on a CPU, in a minute
 
-OUT gets backbone.pt and final.pt (weights), config.json, log.jsonl. --phase drafter continues from backbone.pt.
+OUT gets backbone.pt and final.pt (weights), config.json, log.jsonl. --phase drafter continues from backbone.pt, or from
+an exported checkpoint, whose backbone stays as it is.
 """
 import argparse
 import json
@@ -19,6 +21,7 @@ os.environ.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE", "1")
 import numpy
 import torch
 
+import checkpoint
 import engram_hash
 import loop
 import settings as shapes
@@ -47,7 +50,19 @@ def arguments():
     p.add_argument("--long-share", type=float, default=0.12, help="share of the time for the last stretch; 0: none")
     p.add_argument("--mask-share", type=float, default=0.7, help="sequences whose documents do not see each other")
     p.add_argument("--eval-every", type=float, default=60, help="seconds between held-out losses and checkpoints")
-    p.add_argument("--anchors", type=int, default=128, help="drafter: blocks a sequence and step")
+    p.add_argument("--checkpoint", type=pathlib.Path, help="drafter: the backbone of this exported checkpoint")
+    p.add_argument("--shape", default="{}", help="drafter: JSON, fields of text_config to change")
+    p.add_argument("--prompts", help="drafter: prompts.npz of prompts.py")
+    p.add_argument("--drafter-length", type=int, default=512, help="drafter: tokens of a row of own text")
+    p.add_argument("--drafter-batch", type=int, default=128, help="drafter: rows a step and GPU")
+    p.add_argument("--rows", type=int, default=6144, help="drafter: rows of own text a round and GPU")
+    p.add_argument("--write-at", default="0.2,0.4,0.6", help="drafter: progress at which more text is written")
+    p.add_argument("--anchors", type=int, default=64, help="drafter: blocks a row and step")
+    p.add_argument("--rounds", type=int, default=3, help="drafter: steps on the same rows, blocks moving on between")
+    p.add_argument("--shares", default="0.3,0.7,0.1", help="drafter: weights of CE, TV, greedy CE; BCE has 1")
+    p.add_argument("--flat", type=float, default=0.4, help="drafter: progress at which the rates begin to fall")
+    p.add_argument("--first", choices=("new", "layers", "same"), default="new",
+                   help="drafter: begins anew, as the backbone's last layers, or as the checkpoint's drafter")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-graph", action="store_true", help="no CUDA graphs")
     p.add_argument("--no-compile", action="store_true", help="no torch.compile")
@@ -69,6 +84,13 @@ def toy_tokens(path, count, seed):
     return str(path)
 
 
+def toy_prompts(path):
+    """First phrases of made-up documents."""
+    phrases = numpy.random.default_rng(5).integers(10, 110, (40, 6))
+    numpy.savez(path, ids=numpy.pad(phrases, ((0, 0), (1, 2))), sizes=numpy.full(40, 7))
+    return str(path)
+
+
 def prepare(args, ranks):
     """Defaults of the modes, vocabulary, config.json. Returns (Settings, token map, Specials, bytes per token id)."""
     args.out.mkdir(parents=True, exist_ok=True)
@@ -76,6 +98,9 @@ def prepare(args, ranks):
     if args.toy:
         torch.set_num_threads(1)
         args.length, args.batch, args.long_length, args.anchors = 64, 8, 128, 8
+        args.drafter_length, args.drafter_batch, args.rows = 96, 8, 16
+    if args.checkpoint:
+        return prepare_again(args, ranks, tokenizer)
     if tokenizer:
         raw, data, special = engram_hash.vocabulary(tokenizer)
         mapping, specials = engram_hash.token_map(tokenizer), Specials.of(tokenizer)
@@ -92,6 +117,35 @@ def prepare(args, ranks):
         if not tokenizer:
             (args.out / "engram_hash.json").write_text(json.dumps({"token_map": mapping}))
     return shapes.Settings(config), mapping, specials, torch.tensor(sizes, device=ranks.device)
+
+
+def prepare_again(args, ranks, tokenizer):
+    """As prepare, for another drafter of a checkpoint."""
+    tokenizer = tokenizer or json.loads((args.checkpoint / "tokenizer.json").read_text())
+    config = json.loads((args.checkpoint / "config.json").read_text())
+    text = config["text_config"]
+    text.update(json.loads(args.shape))
+    text["compress_ratios"] = text["compress_ratios"][:text["num_hidden_layers"]] + [0] * text["num_nextn_predict_layers"]
+    text.pop("dspark_confidence", None)  # that of the drafter before
+    if ranks.rank == 0:
+        (args.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    return shapes.Settings(config), engram_hash.token_map(tokenizer), Specials.of(tokenizer), None
+
+
+def first_drafter(args, w, s):
+    """First values of the drafter, where they are not random: by --first."""
+    if args.first == "same":
+        before = checkpoint.load(args.checkpoint, drafter=True).w
+        before["mtp.noise"] = before["embed.weight"][s.dspark_noise_token_id]
+        for name, value in before.items():
+            if name.startswith("mtp.") and w[name].shape == value.shape:
+                w[name].copy_(value)
+    for b in range(s.num_nextn_predict_layers if args.first == "layers" else 0):
+        source = f"layers.{s.num_hidden_layers - s.num_nextn_predict_layers + b}."
+        for name in [n for n in w if n.startswith(f"mtp.{b}.")]:
+            value = w.get(source + name.removeprefix(f"mtp.{b}."))
+            if value is not None and value.shape[1:] == w[name].shape[1:] and len(value) >= len(w[name]):
+                w[name].copy_(value[:len(w[name])])
 
 
 class Backbone:
@@ -251,7 +305,9 @@ def main():
     ranks = loop.Ranks(force_cpu=args.toy)
     torch.manual_seed(args.seed + 1000 * ranks.rank)
     s, mapping, specials, sizes = prepare(args, ranks)
-    if args.warm or (args.toy and not args.tokens):
+    if args.toy and not args.prompts and args.phase != "main":
+        args.prompts = toy_prompts(args.out / f"prompts{ranks.rank}.npz")
+    if not args.checkpoint and (args.warm or (args.toy and not args.tokens)):
         vocabulary, rng = s.vocab_size, numpy.random.default_rng(3)
         if args.warm:
             args.tokens = args.heldout = rng.integers(0, vocabulary, 2_000_000).astype(numpy.uint16)
@@ -270,7 +326,10 @@ def main():
     cuda = ranks.device.type == "cuda"
     specs = list(weights.backbone(s)) + list(weights.drafter(s)) + [("mtp.noise", (s.hidden_size,), "bf16")]
     w = weights.create(specs, s, args.seed, ranks.device)
-    if args.phase == "drafter":
+    if args.checkpoint:
+        w.update({k: v.to(ranks.device) for k, v in checkpoint.load(args.checkpoint, drafter=False).w.items()})
+        first_drafter(args, w, s)
+    elif args.phase == "drafter":
         w.update({k: v.to(ranks.device) for k, v in torch.load(args.out / "backbone.pt", weights_only=True).items()})
     model = Model(s, w, engram_hash.Hash(s, mapping, ranks.device), torch.bfloat16 if cuda else torch.float32,
                   cuda and not args.no_compile, args.eager.split(","))

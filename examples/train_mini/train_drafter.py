@@ -1,58 +1,101 @@
-"""Trains the drafter against the frozen, already rounded backbone.
+"""Trains the drafter against the frozen, already rounded backbone, on text that the backbone writes itself.
 
-First on the training text, then on text that the backbone writes itself (greedy and sampled). The confidence head
-learns the engine's event: the draft equals the keyed sample of the target, argmax(logits / t + noise) with the same
-noise for both, temperatures mixed.
+The text comes from cached generation (rollout.py), which also keeps what the drafter reads: the target's features and
+final hidden rows. So a step runs the drafter alone. Blocks move along the text as in serving: a block's next anchor is
+the token that followed its last accepted draft. The confidence head learns the engine's event: the draft equals the
+keyed sample of the target, argmax(logits / t + noise) with the same noise for both; the noise is drawn given that the
+target's sample is the token of the text.
 """
 import time
 
+import numpy
 import torch
 
 import checkpoint
 import loop
 import weights
-from batches import Stream, documents
 from drafter import Drafter, gumbel, keyed
 from optimizer import Optimizer
-from rollout import Rollout, prompts_from
+from rollout import Rollout
 
-OWN_FROM, OWN_UNTIL = 0.35, 0.6  # of the time: the backbone writes; afterwards the drafter trains on that
-GREEDY = 0.5  # share of own text, and of blocks on other text, at temperature 0
+GREEDY = 0.5  # share of text at temperature 0; the rest lies between HEAT and 1
+HEAT = 0.3
 SOFT = 0.5  # temperature of the losses for greedy blocks
+LONGEST = 160  # tokens of an answer
 
 
-def draft_loss(target, draft, confidence, temperature, noise, weight):
-    """Loss and matches of drafts. target, draft, noise [M,5,V], confidence, weight [M,5], temperature [M].
+def condition(target, tokens, temperature, noise, top_noise):
+    """Noise [M,K,V] under which the keyed samples of `target` are `tokens` [M,K]; temperature [M] > 0.
 
-    Returns the loss (0.3 CE + 0.7 TV against the target's distribution, BCE of the confidence against the event
-    that both keyed samples are equal) and the events [M,5].
+    The maximum of logits/t + noise is itself Gumbel around the log-sum-exp; the others are truncated below it.
     """
-    soft = torch.where(temperature > 0, temperature, SOFT)[:, None, None]
+    scaled = target / temperature[:, None, None]
+    top = torch.logsumexp(scaled, -1, keepdim=True) + top_noise
+    cut = -torch.logaddexp(-(scaled + noise), -top)
+    chosen = torch.arange(target.shape[-1], device=target.device) == tokens.unsqueeze(-1)
+    return torch.where(chosen, top, cut) - scaled
+
+
+def draft_loss(target, draft, confidence, tokens, temperature, noise, top_noise, weight, shares):
+    """Loss and matches of drafts. target, draft, noise [M,K,V], tokens, confidence, weight [M,K], temperature [M].
+
+    Returns the loss (CE and TV against the target's distribution, CE of its likeliest token for greedy blocks, BCE of
+    the confidence against the event that both keyed samples are equal) and the events [M,K]. shares: weights of CE, TV
+    and the greedy CE.
+    """
+    hot = temperature > 0
+    soft = torch.where(hot, temperature, SOFT)[:, None, None]
     target, draft = target.float(), draft.float()
     p = torch.softmax(target / soft, -1)
     logq = torch.log_softmax(draft / soft, -1)
     ce = -(p * logq).sum(-1)
     tv = 0.5 * (p - logq.exp()).abs().sum(-1)
-    same = (keyed(target, temperature, noise) == keyed(draft.detach(), temperature, noise)).float()
+    best = target.argmax(-1)
+    hard = torch.logsumexp(draft, -1) - draft.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+    held = condition(target, tokens, temperature.clamp(min=0.1), noise, top_noise)
+    got = keyed(draft.detach(), temperature, held)
+    same = (got == torch.where(hot[:, None], tokens, best)).float()
     bce = torch.nn.functional.binary_cross_entropy_with_logits(confidence, same, reduction="none")
-    loss = ((0.3 * ce + 0.7 * tv + bce) * weight).sum() / weight.sum().clamp(min=1)
-    return loss, same
+    each = shares[0] * ce + shares[1] * tv + bce + shares[2] * hard * ~hot[:, None]
+    return (each * weight).sum() / weight.sum().clamp(min=1), same
+
+
+class Text:
+    """What the backbone wrote, with all that the drafter's training reads."""
+
+    def __init__(self, args, ranks, model, specials):
+        data = numpy.load(args.prompts)
+        self.ids, self.sizes = data["ids"].astype(numpy.int32), data["sizes"]
+        self.begins = self.ids[:, 0] == specials.bos
+        self.a, self.ranks, self.parts = args, ranks, []
+        self.rollout = Rollout(model, specials, args.rows, args.drafter_length, not args.no_graph, keep=True)
+
+    def more(self):
+        """One more round of writing."""
+        a, device, n = self.a, self.ranks.device, len(self.parts)
+        hot = torch.rand(a.rows, device=device) >= GREEDY
+        t = (HEAT + (1 - HEAT) * torch.rand(a.rows, device=device)) * hot
+        mix = numpy.random.default_rng([a.seed, self.ranks.rank, n]).permutation(len(self.sizes))
+        first = mix[self.begins[mix]][:a.rows]  # a row begins with a document
+        order = numpy.concatenate([first, mix[~numpy.isin(mix, first)]])
+        r = self.rollout
+        r.write(torch.from_numpy(self.ids[order]).to(device), torch.from_numpy(self.sizes[order]).to(device), t,
+                restart=LONGEST)
+        whole = (r.ids.int(), r.begin.clone(), r.made.clone(), r.features.clone(), r.final.clone(), t)
+        self.parts.append(whole)
+        return int(r.made.sum())
 
 
 class Training:
     """Buffers and step of the drafter's training."""
 
     def __init__(self, args, ranks, model, specials):
-        self.a, self.ranks, self.m, self.specials = args, ranks, model, specials
-        s, device = model.s, ranks.device
+        self.a, self.ranks, self.m = args, ranks, model
+        s, device, dtype = model.s, ranks.device, model.dtype
         compiled = device.type == "cuda" and not args.no_compile
-        self.stream = Stream(args.tokens, args.length, args.batch, device, ranks.rank, ranks.world, args.seed + 7)
-        for name, value in checkpoint.rounded(s, model.w).items():
-            if not name.startswith("mtp."):
-                model.w[name] = value  # the drafter learns the target that is exported
-        model.fp8.fill_(1.0)
-        model.all_visible.fill_(False)
         blocks = s.num_nextn_predict_layers
+        model.fp8.fill_(1.0)
+        self.text = Text(args, ranks, model, specials)
         self.biases = torch.zeros(blocks, s.dspark_n_routed_experts, device=device)
         for b in range(blocks):
             model.w[f"mtp.{b}.ffn.gate.bias"] = self.biases[b]
@@ -64,45 +107,48 @@ class Training:
         eager = args.eager.split(",")
         self.drafter = Drafter(model, compiled and "drafter" not in eager)
         self.loss = torch.compile(draft_loss, dynamic=False) if compiled and "draft_loss" not in eager else draft_loss
-        shape = (args.batch, args.length)
-        self.ids, self.docs = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(2))
-        self.anchors = torch.zeros(args.batch, args.anchors, dtype=torch.long, device=device)
-        self.temperature = torch.zeros(args.batch, args.anchors, device=device)
+        self.shares = torch.tensor([float(x) for x in args.shares.split(",")], device=device)
+        b, t = args.drafter_batch, args.drafter_length
+        self.ids, self.begin = (torch.zeros(b, t, dtype=torch.long, device=device) for _ in range(2))
+        self.made = torch.zeros(b, t, dtype=torch.bool, device=device)
+        self.features = torch.zeros(b, t, s.hidden_size * len(s.dspark_target_layer_ids), device=device, dtype=dtype)
+        self.final = torch.zeros(b, t, s.hidden_size, device=device, dtype=dtype)
+        self.anchors = torch.zeros(b, args.anchors, dtype=torch.long, device=device)
+        self.heat = torch.zeros(b, device=device)
         self.fade = torch.exp(-torch.arange(self.slots, device=device) / 5.0)
-        self.own = None
+        self.draw = numpy.random.default_rng(args.seed + 31 * ranks.rank)
+        self.round = 0
 
     def fill(self):
-        """The next batch: training text, or own text once there is some."""
-        b, t = self.ids.shape
-        device = self.ids.device
-        self.anchors.copy_(torch.randint(0, t - self.slots - 1, self.anchors.shape, device=device))
-        if self.own is None:
-            self.ids.copy_(self.stream.next()[:, :-1])
-            self.docs.copy_(documents(self.ids, self.specials))
-            greedy = torch.rand(self.temperature.shape, device=device) < GREEDY
-            self.temperature.copy_((0.4 + 0.6 * torch.rand_like(self.temperature)) * ~greedy)
+        """Fresh rows with random anchors every `rounds` steps; between them the blocks have moved on by themselves."""
+        self.round += 1
+        if self.round % self.a.rounds != 1 and self.a.rounds > 1:
             return
-        texts, temperatures, slot = self.own
-        pick = torch.randint(len(texts), (b, t // slot), device=device)
-        self.ids.copy_(texts[pick].view(b, t))
-        self.docs.copy_((torch.arange(t, device=device) // slot).expand(b, -1))
-        self.temperature.copy_(temperatures[pick].gather(1, self.anchors // slot))
+        b, t = self.ids.shape
+        part = self.text.parts[int(self.draw.integers(len(self.text.parts)))]
+        pick = torch.randint(len(part[0]), (b,), device=self.ids.device)
+        for buffer, source in zip((self.ids, self.begin, self.made, self.features, self.final, self.heat), part):
+            buffer.copy_(source[pick])
+        last = t - self.slots - 2  # anchor positions p < last have all slots and targets
+        live = self.made[:, 1:last + 1] & self.made[:, 2:last + 2]
+        self.anchors.copy_(torch.topk(torch.rand(b, last, device=live.device) * live, self.a.anchors, -1).indices)
 
     def step(self):
-        """Forward and backward on the buffers."""
-        s, m, n = self.m.s, self.m, self.slots
-        with torch.no_grad():
-            out = m.forward(self.ids, self.docs, want_logits=True)
-        t = self.ids.shape[1]
-        where = (self.anchors + torch.arange(len(self.ids), device=m.device)[:, None] * t).flatten()
+        """Forward and backward on the buffers; then every block moves behind what it accepted."""
+        m, n, (b, t) = self.m, self.slots, self.ids.shape
+        where = (self.anchors + torch.arange(b, device=m.device)[:, None] * t).flatten()
         rows = where[:, None] + 1 + torch.arange(n, device=m.device)
-        previous, docs = self.ids.flatten()[rows], self.docs.flatten()
-        weight = self.fade * (docs[rows] == docs[where][:, None])
-        target = out.logits.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, -1)
-        hidden = self.drafter.hidden(out.features, self.docs, self.ids, self.anchors)
-        draft, confidence = self.drafter.logits(hidden, previous)
-        temperature = self.temperature.flatten()
-        loss, same = self.loss(target, draft, confidence, temperature, gumbel(draft.shape, m.device), weight)
+        ids, begin, made = self.ids.flatten(), self.begin.flatten(), self.made.flatten()
+        same_text = (begin[rows + 1] == begin[where][:, None]) & made[rows + 1]
+        weight = self.fade * (same_text & made[where + 1][:, None]).int().cumprod(-1)
+        final = self.final.flatten(0, 1).index_select(0, rows.flatten())
+        target = (final @ m.w["head.weight"].to(final.dtype).t()).view(*rows.shape, -1)
+        hidden = self.drafter.hidden(self.features, self.begin, self.ids, self.anchors)
+        draft, confidence = self.drafter.logits(hidden, ids[rows])
+        temperature = self.heat[:, None].expand_as(self.anchors).flatten()
+        noise = gumbel(draft.shape, m.device)
+        loss, same = self.loss(target, draft, confidence, ids[rows + 1], temperature, noise,
+                               gumbel((*rows.shape, 1), m.device), weight, self.shares)
         loss.backward()
         with torch.no_grad():
             extras, chain = self.opt.extras, same.cumprod(-1)
@@ -113,6 +159,8 @@ class Training:
                 extras[at].copy_(live.sum())
                 extras[at + 1:at + 1 + n].copy_((chain * live[:, None]).sum(0))
             extras[3 + 2 * n:].copy_(torch.stack(self.drafter.loads).flatten())
+            moved = self.anchors + 1 + chain.sum(-1).long().view_as(self.anchors)
+            self.anchors.copy_(moved.clamp(max=t - n - 3))
 
     def balance(self):
         """Router biases of the draft blocks follow the load."""
@@ -125,56 +173,41 @@ class Training:
         extras, n = self.opt.extras.tolist(), self.slots
         return [sum(extras[at + 1:at + 1 + n]) / max(extras[at], 1e-9) for at in (1, 2 + n)]
 
-    def write_own(self, clock, until):
-        """Own text until the clock's progress passes `until`, at least one round; then `fill` uses it."""
-        a, device = self.a, self.ranks.device
-        slot = max(4 * self.m.s.sliding_window // 2, 32) if a.toy else 256
-        slot = min(slot, a.length)
-        rollout = Rollout(self.m, a.batch, a.length, slot, not a.no_graph)
-        generator = torch.Generator().manual_seed(a.seed + 100 * self.ranks.rank)
-        texts, temperatures = [], []
-        while not texts or (clock is not None and clock.tick() < until):
-            prompts, lengths = prompts_from(self.stream.tokens, self.specials, rollout.count, slot, generator)
-            t = 0.4 + 0.6 * torch.rand(rollout.count, device=device)
-            t = t * (torch.rand(rollout.count, device=device) >= GREEDY)
-            texts.append(rollout.write(prompts, lengths, t))
-            temperatures.append(t)
-        self.own = (torch.cat(texts), torch.cat(temperatures), slot)
-
 
 def train_drafter(args, ranks, model, specials, log):
     """The whole schedule of the drafter; writes OUT/final.pt."""
     begun = time.monotonic()
     t = Training(args, ranks, model, specials)
+    wrote = t.text.more()
+    ranks.say(f"drafter: {wrote} own tokens on this rank after {time.monotonic() - begun:.0f} s")
     t.fill()
     step = loop.Step(ranks, t.opt, t.step, t.balance, not args.no_graph)
     if args.warm:
-        t.write_own(None, 0)
-        t.fill()
         step()
         ranks.say(f"drafter: compiled after {time.monotonic() - begun:.0f} s")
         return
     ranks.say(f"drafter: ready after {time.monotonic() - begun:.0f} s")
     clock, steps, reported = loop.Clock(ranks, args.drafter_minutes * 60), 0, 0.0
-    clock.every = 1 if args.toy else 5
+    clock.every = 1 if args.toy else 6
+    texts = [float(x) for x in args.write_at.split(",") if x]
     while (progress := clock.tick()) < 1:
-        if progress >= OWN_FROM and t.own is None:
-            clock.every, kept = 1, clock.every
-            t.write_own(clock, OWN_UNTIL)
-            clock.every = kept
-            ranks.say(f"own text: {t.own[0].numel()} tokens on this rank")
-        t.opt.rate.fill_(loop.rate_at(progress, steps, 10 if args.toy else 100, 0.7))
+        if texts and progress >= texts[0]:
+            texts.pop(0)
+            t.text.more()
+        t.opt.rate.fill_(loop.rate_at(progress, steps, 10 if args.toy else 100, args.flat))
         t.bias_rate.fill_(0.002 * (1 - progress))
         t.fill()
         step()
         steps += 1
-        if clock.elapsed() - reported >= min(20, args.eval_every):
+        if clock.elapsed() - reported >= min(20, args.eval_every) and t.round % args.rounds == 0:
             reported = clock.elapsed()
             greedy, sampled = t.accepted()
             log(kind="drafter", progress=progress, steps=steps, loss=t.opt.extras[0].item(), accepted_greedy=greedy,
-                accepted_sampled=sampled, own=t.own is not None, seconds=clock.elapsed())
+                accepted_sampled=sampled, parts=len(t.text.parts), seconds=clock.elapsed())
     greedy, sampled = t.accepted()
     log(kind="drafter", progress=1.0, steps=steps, loss=t.opt.extras[0].item(), accepted_greedy=greedy,
-        accepted_sampled=sampled, own=True, seconds=clock.elapsed())
+        accepted_sampled=sampled, parts=len(t.text.parts), seconds=clock.elapsed())
     if ranks.rank == 0:
-        torch.save({k: v.detach().clone().cpu() for k, v in model.w.items()}, args.out / "final.pt")
+        keep = {k: v.detach().clone().cpu() for k, v in model.w.items()}
+        torch.save(keep, args.out / "final.pt")
+        checkpoint.save_drafter(args.out / "drafter.safetensors", model.s, keep)
