@@ -1,5 +1,6 @@
 #include "kernels/model/config.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -64,6 +65,32 @@ class reader {
         return complain(field, "holds {}, expected whole numbers up to {}", e.dump(), high);
       out.push_back(static_cast<T>(e.get<uint64_t>()));
     }
+  }
+
+  // {"temperature": [t..], "scale": [[per draft]..], "bias": [[per draft]..]}, one row for every temperature.
+  void calibration(const std::string& field, confidence_calibration& out, uint32_t drafts) {
+    const json* v = find(field, false);
+    if (!v) return;
+    auto number = [](const json& e) { return e.is_number() && std::abs(e.get<double>()) <= 1e3; };
+    auto rows = [&](const char* name, std::vector<std::vector<double>>& into) {
+      const auto at = v->find(name);
+      bool good = at != v->end() && at->is_array() && at->size() == out.temperature.size();
+      for (size_t i = 0; good && i < at->size(); ++i) {
+        good =
+            (*at)[i].is_array() && (*at)[i].size() == drafts && std::all_of((*at)[i].begin(), (*at)[i].end(), number);
+        if (good) into.push_back((*at)[i].get<std::vector<double>>());
+      }
+      if (!good) complain(field, "{} is no list of {} numbers (up to 1000) for every temperature", name, drafts);
+    };
+    const auto knots = v->is_object() ? v->find("temperature") : v->end();
+    bool good = v->is_object() && knots != v->end() && knots->is_array() && !knots->empty() && knots->size() <= 64 &&
+                std::all_of(knots->begin(), knots->end(), number);
+    if (good) out.temperature = knots->get<std::vector<double>>();
+    for (size_t i = 0; good && i < out.temperature.size(); ++i)
+      good = out.temperature[i] >= 0 && (i == 0 || out.temperature[i] > out.temperature[i - 1]);
+    if (!good) return complain(field, "temperature is no ascending list of 1 to 64 numbers from 0");
+    rows("scale", out.scale);
+    rows("bias", out.bias);
   }
 
   // Fields of which this engine implements one value only.
@@ -234,6 +261,7 @@ void read_text_config(const json& object, model_config& c, reader& r) {
     r.whole("dspark_markov_rank", c.dspark_markov_rank, 1, 65536);
     r.whole("dspark_n_routed_experts", c.dspark_n_routed_experts, 1, 65536);
     r.whole("dspark_num_experts_per_tok", c.dspark_num_experts_per_tok, 1, 64);
+    r.calibration("dspark_confidence", c.dspark_confidence, c.dspark_block_size);
   }
   r.whole("bos_token_id", c.bos, 0, big, false);
   r.whole("eos_token_id", c.eos, 0, big, false);
@@ -241,6 +269,18 @@ void read_text_config(const json& object, model_config& c, reader& r) {
 }
 
 }  // namespace
+
+double confidence_calibration::operator()(double logit, double at, uint32_t draft) const {
+  size_t high = 0;
+  while (high < temperature.size() && temperature[high] < at) ++high;
+  const size_t low = high == 0 ? 0 : high - 1;
+  high = std::min(high, temperature.size() - 1);
+  const double share = high == low ? 0 : (at - temperature[low]) / (temperature[high] - temperature[low]);
+  auto between = [&](const std::vector<std::vector<double>>& rows) {
+    return rows[low][draft] + (rows[high][draft] - rows[low][draft]) * share;
+  };
+  return 1 / (1 + std::exp(-(between(scale) * logit + between(bias))));
+}
 
 result<model_config> parse_config(std::string_view text, const std::string& source) {
   json root = json::parse(text, nullptr, false);

@@ -18,6 +18,17 @@ struct rope_scaling {
   bool operator==(const rope_scaling&) const = default;
 };
 
+/// Makes probabilities of the confidence head's logits where the checkpoint says how (text_config.dspark_confidence, an
+/// addition of ours): the event is "draft equals the target's keyed sample", whose rate falls with the temperature,
+/// which the head does not see. Empty: sigmoid(logit), as released.
+struct confidence_calibration {
+  std::vector<double> temperature;               // ascending
+  std::vector<std::vector<double>> scale, bias;  // [temperature][draft]
+  bool empty() const { return temperature.empty(); }
+  /// sigmoid(scale * logit + bias), both linear between the temperatures and constant beyond them.
+  double operator()(double logit, double at, uint32_t draft) const;
+};
+
 /// Everything the text backbone, Engram and the drafter need. Names follow config.json.
 struct model_config {
   std::string name;  // model_type of the top level
@@ -50,6 +61,7 @@ struct model_config {
   int32_t dspark_noise_token_id = 0;
   std::vector<uint32_t> dspark_target_layer_ids;
   uint32_t dspark_markov_rank = 0, dspark_n_routed_experts = 0, dspark_num_experts_per_tok = 0;
+  confidence_calibration dspark_confidence;
 
   uint32_t engram_columns() const { return (engram_max_ngram_size - 1) * engram_n_heads; }
   bool operator==(const model_config&) const = default;

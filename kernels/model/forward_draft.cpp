@@ -104,7 +104,7 @@ void forward_pass::draft_head(std::span<const draft_sequence> sequences, uint32_
     ops_.concat(where_, picked_ + size_t{k} * count * h, h, markov_, c_.dspark_markov_rank, count, joined_);
     ops_.linear(where_, joined_, count, w.confidence, confidence_);
     if (probe_) probe_->see(probe_point::draft_confidence, k, confidence_, count, 1);
-    ops_.sigmoid(where_, confidence_, count);
+    if (c_.dspark_confidence.empty()) ops_.sigmoid(where_, confidence_, count);
     ops_.linear(where_, markov_, count, w.markov_head, bias_);
     ops_.add(where_, bias_, size_t{count} * vocabulary, rows);
     for (uint32_t i = 0; i < count; ++i) sample_rows_[i].position = sequences[first + i].last + 2 + k;
@@ -113,7 +113,10 @@ void forward_pass::draft_head(std::span<const draft_sequence> sequences, uint32_
       if (!std::isfinite(confidence_[i])) picked_tokens_[i] = -1;
       tokens[size_t{first + i} * block + k] = picked_tokens_[i];
       picked_tokens_[i] = std::max(picked_tokens_[i], 0);  // the block ends there, but its rows run on
-      confidences[size_t{first + i} * block + k] = confidence_[i];
+      confidences[size_t{first + i} * block + k] =
+          c_.dspark_confidence.empty()
+              ? confidence_[i]
+              : static_cast<float>(c_.dspark_confidence(confidence_[i], sample_rows_[i].temperature, k));
     }
   }
 }

@@ -2,6 +2,7 @@
 // model.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kernels/model/engram_hash.hpp"
@@ -162,6 +163,33 @@ TEST(config, every_error_names_its_field) {
   c["quantization_config"]["expert_dtype"] = "fp8";
   EXPECT_NE(parse_config(c.dump(), "config.json").error().message.find("quantization_config.expert_dtype"),
             std::string::npos);
+}
+
+TEST(config, confidence_calibration_lies_between_its_temperatures) {
+  json c = tiny_json();
+  EXPECT_TRUE(parsed(c).dspark_confidence.empty());
+  const uint32_t drafts = parsed(c).dspark_block_size;
+  auto row = [&](double x) { return json(std::vector<double>(drafts, x)); };
+  json& table = c["text_config"]["dspark_confidence"];
+  table = {{"temperature", {0, 1}}, {"scale", {row(1), row(0.5)}}, {"bias", {row(0), row(-1)}}};
+  const confidence_calibration found = parsed(c).dspark_confidence;
+  auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  EXPECT_EQ(found(2, 0, 0), sigmoid(2));
+  EXPECT_DOUBLE_EQ(found(2, 0.5, 1), sigmoid(0.75 * 2 - 0.5));
+  EXPECT_EQ(found(2, 1, drafts - 1), sigmoid(0));
+  EXPECT_EQ(found(2, 7, 0), sigmoid(0));
+  auto refused = [&](const char* what, json value) {
+    json broken = c;
+    broken["text_config"]["dspark_confidence"][what] = std::move(value);
+    auto r = parse_config(broken.dump(), "config.json");
+    return !r && r.error().message.find("dspark_confidence") != std::string::npos;
+  };
+  EXPECT_TRUE(refused("temperature", {1, 0}));
+  EXPECT_TRUE(refused("temperature", {0, 0.5, 1}));
+  EXPECT_TRUE(refused("temperature", json::array()));
+  EXPECT_TRUE(refused("scale", {row(1), json::array({1})}));
+  EXPECT_TRUE(refused("bias", {row(0), row(1e9)}));
+  EXPECT_TRUE(refused("bias", nullptr));
 }
 
 TEST(engram, multipliers_are_numpys) {
