@@ -84,6 +84,7 @@ result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine
   parts.handoff = config.handoff;
   parts.clock = config.clock ? config.clock : &steady_clock();
   parts.on_drafts = std::move(config.on_drafts);
+  parts.adaptive_drafts = config.adaptive_drafts;
   parts.group = std::move(config.group);
   parts.placement = std::move(config.placement);
   parts.expert_slots = config.expert_slots;

@@ -27,6 +27,8 @@ struct cpu_engine_config {
   std::string replay_mode = "exact";    // goes into the fingerprint
   const clock_source* clock = nullptr;  // null: the machine's
   draft_observer on_drafts;             // empty: nobody looks
+  bool adaptive_drafts = false;  // true: drafts only while it pays, and verifies what is worth its rows, by what its
+                                 // own steps take and bring (draft_control); a plan's verify_budget is then the most
 };
 
 /// Loads what is not loaded, allocates for the limits and starts the engine thread. Errors: those of load_model;

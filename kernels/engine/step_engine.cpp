@@ -31,7 +31,9 @@ step_engine::step_engine(step_engine_parts parts, sink on_step)
       on_drafts_(std::move(parts.on_drafts)),
       moves_(*model_, *ops_, where_, parts.expert_slots, parts.split),
       group_(std::move(parts.group)),
-      first_placement_(std::move(parts.placement)) {}
+      first_placement_(std::move(parts.placement)) {
+  if (parts.adaptive_drafts) control_.emplace();
+}
 
 result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink on_step) {
   TROUPE_CHECK(parts.weights && parts.ops && parts.clock && on_step, "a step engine lacks a part");
@@ -239,6 +241,7 @@ void step_engine::run() {
         continue;
       }
       const int64_t end = clock_.now().count();
+      observe_drafts(end - start);
       const forward_times t = forward_->take_times();
       result.times.total = end - start;
       result.times.attention = t.attention;

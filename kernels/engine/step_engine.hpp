@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/engine/draft_control.hpp"
 #include "kernels/engine/engine.hpp"
 #include "kernels/engine/expert_moves.hpp"
 #include "kernels/engine/plan_check.hpp"
@@ -37,7 +38,8 @@ struct step_engine_parts {
   ep::split_options split;
   model_facts facts;
   const clock_source* clock = nullptr;
-  draft_observer on_drafts;  // may be empty
+  draft_observer on_drafts;      // may be empty
+  bool adaptive_drafts = false;  // see cpu_engine_config
 };
 
 /// Rows per rank and exchange of an engine with these limits, for ep::group_shape::max_rows.
@@ -114,7 +116,9 @@ class step_engine final : public engine {
   void compose(bool first_step);
   bool can_decode(const slot_state& slot) const;
   uint32_t most_drafts(const slot_state& slot) const;
+  void choose_drafts();
   void grant_drafts(uint32_t budget);
+  void observe_drafts(int64_t total_ns);
   ep::step_header header() const;
   result<void> run_step(const ep::step_header& agreed, step_result& result);
   void sample_rows();
@@ -170,6 +174,10 @@ class step_engine final : public engine {
     uint32_t item;
   };
   std::vector<grant> grants_;
+  std::optional<draft_control> control_;  // empty: every plan's budget is used
+  policies::confidence_rows at_hand_;
+  draft_choice choice_;
+  int64_t draft_ns_ = 0;
   int64_t idle_since_ = 0, sampling_ns_ = 0;
 
   // Protected by mutex_.

@@ -34,7 +34,8 @@ void step_engine::compose(bool first_step) {
     item.sample = item.decode || step.sample;
     items_.push_back(item);
   }
-  grant_drafts(plan_.verify_budget);
+  choose_drafts();
+  grant_drafts(choice_.budget);
   for (step_item& item : items_) {
     slot_state& s = slots_[item.slot];
     const sequence_step& step = *item.step;
@@ -66,6 +67,47 @@ void step_engine::compose(bool first_step) {
   }
 }
 
+// How many drafts are verified, and whether the step drafts for the next one.
+void step_engine::choose_drafts() {
+  choice_ = {plan_.verify_budget, plan_.verify_budget > 0};
+  if (!control_ || block_ == 0) return;
+  draft_outlook o;
+  uint64_t context = 0;
+  at_hand_.width = block_;
+  at_hand_.value.clear();
+  at_hand_.drafts.clear();
+  for (const step_item& item : items_) {
+    const slot_state& s = slots_[item.slot];
+    if (!item.decode) {
+      o.other_rows += item.step->rows;
+      continue;
+    }
+    ++o.requests;
+    context += s.committed;
+    at_hand_.drafts.push_back(most_drafts(s));
+    at_hand_.value.insert(at_hand_.value.end(), s.confidences.begin(), s.confidences.end());
+  }
+  if (o.requests > 0) o.context = context / o.requests;
+  o.most_drafts = plan_.verify_budget;
+  o.drafts = &at_hand_;
+  choice_ = control_->choose(o);
+}
+
+// Tells the control what the step was.
+void step_engine::observe_drafts(int64_t total_ns) {
+  if (!control_ || items_.empty()) return;
+  draft_measurement m;
+  m.drafted = static_cast<uint32_t>(draft_sequences_.size());
+  m.draft_ns = draft_ns_;
+  m.target_ns = total_ns - draft_ns_;
+  for (const step_item& item : items_) {
+    if (!item.decode) continue;
+    m.verified += item.drafts;
+    m.tokens += item.emitted;
+  }
+  control_->observe(m);
+}
+
 // Gives the step's budget to the drafts most likely to be accepted: a draft's chance is the product of the confidences
 // up to it, so the best ones are prefixes by construction. Ties go to the earlier sequence.
 void step_engine::grant_drafts(uint32_t budget) {
@@ -84,7 +126,7 @@ void step_engine::grant_drafts(uint32_t budget) {
 }
 
 bool step_engine::wants_draft(const step_item& item) const {
-  return item.sample && block_ > 0 && limits_.max_draft > 0 && plan_.verify_budget > 0 && slots_[item.slot].speculate &&
+  return item.sample && block_ > 0 && limits_.max_draft > 0 && choice_.draft && slots_[item.slot].speculate &&
          item.step->draft_context;
 }
 
@@ -108,8 +150,13 @@ result<void> step_engine::run_step(const ep::step_header& agreed, step_result& r
     item.committed = item.decode ? s.committed : item.step->position + item.step->rows;
     if (item.sample) accept(item);
   }
-  if (agreed.draft)
+  draft_sequences_.clear();
+  draft_ns_ = 0;
+  if (agreed.draft) {
+    const int64_t from = clock_.now().count();
     if (auto r = draft_pass(); !r) return r;
+    draft_ns_ = clock_.now().count() - from;
+  }
   finish_step(result);
   return {};
 }
@@ -174,7 +221,6 @@ void step_engine::accept(step_item& item) {
 }
 
 result<void> step_engine::draft_pass() {
-  draft_sequences_.clear();
   const uint32_t capacity = forward_->draft_capacity();
   for (uint32_t i = 0; i < items_.size(); ++i) {
     step_item& item = items_[i];

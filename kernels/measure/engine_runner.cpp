@@ -13,7 +13,7 @@ constexpr auto longest_step = std::chrono::minutes(10);
 }  // namespace
 
 result<std::unique_ptr<engine_runner>> engine_runner::make(std::shared_ptr<const model> weights, engine_limits limits,
-                                                           draft_observer on_drafts) {
+                                                           draft_observer on_drafts, bool adaptive_drafts) {
   const uint32_t window = weights->plan.window;
   limits.pages = limits.slots * ((limits.max_context + window - 1) / window);
   std::unique_ptr<engine_runner> r(new engine_runner);
@@ -24,6 +24,7 @@ result<std::unique_ptr<engine_runner>> engine_runner::make(std::shared_ptr<const
   c.weights = std::move(weights);
   c.limits = limits;
   c.on_drafts = std::move(on_drafts);
+  c.adaptive_drafts = adaptive_drafts;
   TROUPE_TRY(r->engine_, make_cpu_engine(std::move(c), [raw = r.get()](step_result s) {
                std::lock_guard lock(raw->mutex_);
                raw->results_.push_back(std::move(s));

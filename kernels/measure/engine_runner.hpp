@@ -31,16 +31,18 @@ struct answer {
 /// An engine with its page pool. One thread at a time calls it.
 class engine_runner {
  public:
-  /// `limits.pages` is set to what `limits.slots` sequences of the full context need. Errors are the engine's.
+  /// `limits.pages` is set to what `limits.slots` sequences of the full context need; adaptive_drafts as in
+  /// cpu_engine_config. Errors are the engine's.
   static result<std::unique_ptr<engine_runner>> make(std::shared_ptr<const model> weights, engine_limits limits,
-                                                     draft_observer on_drafts = {});
+                                                     draft_observer on_drafts = {}, bool adaptive_drafts = false);
   ~engine_runner();
 
   engine& get() { return *engine_; }
 
   /// Runs all requests, at most as many at once as there are slots, and returns the answers in their order. Every
-  /// decoding sequence may verify all its drafts. invalid_argument for a request that does not fit into the context;
-  /// timeout if a step takes minutes; else the engine's errors. After an error the runner is of no further use.
+  /// decoding sequence may verify all its drafts (unless they are adaptive). invalid_argument for a request that does
+  /// not fit into the context; timeout if a step takes minutes; else the engine's errors. After an error the runner is
+  /// of no further use.
   result<std::vector<answer>> run(const std::vector<request>& requests);
 
  private:

@@ -4,6 +4,8 @@
 
 namespace troupe::kernels::measure {
 
+const char* to_string(drafting d) { return d == drafting::none ? "none" : d == drafting::fixed ? "fixed" : "adaptive"; }
+
 result<load_time> measure_load_time(const std::string& directory, const engine_limits& limits,
                                     const clock_source& clock) {
   load_time t;
@@ -17,23 +19,23 @@ result<load_time> measure_load_time(const std::string& directory, const engine_l
 }
 
 result<decode_speed> measure_decode(std::shared_ptr<const model> weights, uint32_t threads, uint32_t concurrent,
-                                    bool speculation, const std::vector<request>& requests, const clock_source& clock) {
+                                    drafting drafts, const std::vector<request>& requests, const clock_source& clock) {
   if (requests.empty() || concurrent == 0) return fail(errc::invalid_argument, "no request to time");
   engine_limits limits{.slots = concurrent, .max_chunk = 256, .threads = threads};
   limits.max_context = 1;
   std::vector<request> work;
   for (uint32_t i = 0; i < concurrent; ++i) {
     request q = requests[i % requests.size()];
-    q.speculate = speculation;
+    q.speculate = drafts != drafting::none;
     q.sampling.seed += i;
     limits.max_context = std::max(limits.max_context, static_cast<uint32_t>(q.tokens.size()) + q.stop.max_tokens);
     work.push_back(std::move(q));
   }
-  TROUPE_TRY(auto runner, engine_runner::make(std::move(weights), limits));
-  request warm = work[0];
-  warm.stop.max_tokens = std::min(warm.stop.max_tokens, 8u);
-  if (auto r = runner->run({warm}); !r) return fail(r.error());
-  decode_speed out{.concurrent = concurrent, .speculation = speculation};
+  TROUPE_TRY(auto runner, engine_runner::make(std::move(weights), limits, {}, drafts == drafting::adaptive));
+  std::vector<request> warm = work;
+  for (request& q : warm) q.stop.max_tokens = std::min(q.stop.max_tokens, 48u);
+  if (auto r = runner->run(warm); !r) return fail(r.error());
+  decode_speed out{.concurrent = concurrent, .drafts = drafts};
   const nanoseconds begin = clock.now();
   TROUPE_TRY(auto answers, runner->run(work));
   out.elapsed = clock.now() - begin;

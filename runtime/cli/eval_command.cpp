@@ -83,6 +83,9 @@ void add_eval(CLI::App& app, context& ctx) {
   c->add_option("--concurrent", o->concurrent, "Requests at once for speed")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
+  c->add_option("--repeats", o->repeats, "Runs of every speed row, in turns")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
   c->add_option("--seed", o->seed, "Seed of the first prompt; the others count on")->capture_default_str();
   c->add_option("--dump-argmax", o->dump, "Write the likeliest next tokens to this file");
   c->add_option("--compare-argmax", o->compare, "Compare them with a file that another program wrote");

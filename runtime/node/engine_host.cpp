@@ -158,6 +158,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   c.group = std::move(group);
   c.placement = std::move(placement);
   c.replay_mode = options_.engine.replay;
+  c.adaptive_drafts = true;
   TROUPE_TRY(engine_, kernels::make_cpu_engine(std::move(c), [gate = gate_](kernels::step_result r) {
                std::lock_guard lock(gate->mutex);
                if (gate->sink) gate->sink(std::move(r));

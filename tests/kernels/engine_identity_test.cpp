@@ -117,6 +117,9 @@ TEST(identity, accepted_drafts_commit_several_rows_per_step) {
   engine_driver with(config(6, 128)), without(config(6, 128));
   const auto drafted = with.complete(prompts, 30, 4), plain = without.complete(prompts, 0);
   expect_same(drafted, plain, "three tokens, four steps per plan");
+  cpu_engine_config own = config(6, 128);
+  own.adaptive_drafts = true;  // whenever and however much it drafts by the times of this run
+  expect_same(engine_driver(std::move(own)).complete(prompts, 30, 4), plain, "adaptive drafts");
   uint32_t accepted = 0, verified = 0, steps = 0;
   for (const completion& c : drafted) {
     accepted += c.accepted;

@@ -94,7 +94,7 @@ json to_json(const eval_report& r) {
     json rows = json::array();
     for (const decode_speed& s : r.decode)
       rows.push_back({{"concurrent", s.concurrent},
-                      {"speculation", s.speculation},
+                      {"drafts", to_string(s.drafts)},
                       {"tokens", s.tokens},
                       {"tokens_per_second", s.per_second()},
                       {"drafted", s.drafted},
@@ -167,9 +167,9 @@ std::string to_text(const eval_report& r) {
     line("\nspeed       loaded in {:.0f} ms (checkpoint {:.0f}, engine {:.0f})", milliseconds(r.load_time->total()),
          milliseconds(r.load_time->model), milliseconds(r.load_time->engine));
     line("            prefill {:.0f} tokens/s (a prompt of {})", r.prefill, r.prefill_tokens);
-    out += "            concurrent   drafts   tokens/s   accepted/drafted\n";
+    out += "            concurrent     drafts   tokens/s   accepted/drafted\n";
     for (const decode_speed& s : r.decode)
-      line("            {:>10}   {:>6}   {:>8.0f}   {}/{}", s.concurrent, s.speculation ? "yes" : "no", s.per_second(),
+      line("            {:>10}   {:>8}   {:>8.0f}   {}/{}", s.concurrent, to_string(s.drafts), s.per_second(),
            s.accepted, s.drafted);
   }
   for (const sample& s : r.samples) out += "\n> " + s.question + "\n" + s.answer + (s.ended ? "\n" : " ...\n");

@@ -161,13 +161,16 @@ class evaluation {
     out_.prefill_tokens = static_cast<uint32_t>(prompt.size());
     say("speed: prefill");
     TROUPE_TRY(out_.prefill, measure_prefill(model_, q_.threads, 256, prompt, 2, clock_));
+    using enum kernels::measure::drafting;
+    // In turns, so that what the machine does meanwhile meets all ways of drafting alike.
     for (uint32_t concurrent : q_.concurrent)
-      for (bool speculation : {false, true}) {
-        if (speculation && model_->config.num_nextn_predict_layers == 0) continue;
-        say("speed: {} concurrent, {} drafts", concurrent, speculation ? "with" : "without");
-        TROUPE_TRY(auto row, measure_decode(model_, q_.threads, concurrent, speculation, work, clock_));
-        out_.decode.push_back(row);
-      }
+      for (uint32_t repeat = 0; repeat < q_.repeats; ++repeat)
+        for (kernels::measure::drafting drafts : {none, fixed, adaptive}) {
+          if (drafts != none && model_->config.num_nextn_predict_layers == 0) continue;
+          say("speed: {} concurrent, {} drafts", concurrent, to_string(drafts));
+          TROUPE_TRY(auto row, measure_decode(model_, q_.threads, concurrent, drafts, work, clock_));
+          out_.decode.push_back(row);
+        }
     return {};
   }
 

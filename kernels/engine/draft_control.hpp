@@ -1,0 +1,86 @@
+// Whether an engine drafts in a step, and how many drafts it verifies: policies/speculation and
+// policies/verify_lengths, fed with what the engine's own steps cost and bring. The answers never depend on it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "policies/speculation.hpp"
+
+namespace troupe::kernels {
+
+/// Medians of the last times by number of rows. Classes of a quarter of an octave, so that memory is bounded.
+class step_cost_meter {
+ public:
+  /// `n` rows (or requests) took `ns`. Zero of either is no measurement and ignored.
+  void add(uint32_t n, int64_t ns);
+  /// Whether rows of this class were measured often enough to count (3 times).
+  bool knows(uint32_t n) const;
+  /// One point for every class that counts, at the mean of its rows; ascending.
+  std::vector<policies::step_cost_point> points() const;
+
+ private:
+  static constexpr uint32_t kept = 9, enough = 3;
+  struct cell {
+    std::array<int64_t, kept> ns{};
+    uint32_t seen = 0;  // saturates
+    double n = 0;       // mean of the last ones
+  };
+  static size_t class_of(uint32_t n);
+  std::vector<cell> cells_;  // by class, as far as used
+};
+
+/// What a step will consist of, as far as drafts are concerned.
+struct draft_outlook {
+  uint32_t requests = 0;                              // sequences that decode
+  uint64_t context = 0;                               // mean tokens of their contexts
+  uint32_t other_rows = 0;                            // rows of prompt chunks
+  uint32_t most_drafts = 0;                           // the plan's verify budget
+  const policies::confidence_rows* drafts = nullptr;  // at hand, one entry a request
+};
+
+/// What to do: verify the best `budget` drafts at hand, and draft for the next step.
+struct draft_choice {
+  uint32_t budget = 0;
+  bool draft = true;
+};
+
+/// What the step was, times in nanoseconds of the engine thread.
+struct draft_measurement {
+  uint32_t verified = 0, drafted = 0;  // drafts verified; sequences of the draft pass
+  uint32_t tokens = 0;                 // emitted by the decoding sequences
+  int64_t target_ns = 0, draft_ns = 0;
+};
+
+/// Plain state of one engine; its thread calls choose() before a step and observe() after it. Deterministic: only what
+/// it is told counts.
+///
+/// Costs are measured by rows, acceptance by classes of requests and context (powers of two). The first steps with a
+/// new class of requests are trials: 4 without drafting, then 8 with it; a new class of contexts begins with what its
+/// neighbour knows. Afterwards policies/speculation switches and probes (8 steps of every 512 or more).
+class draft_control {
+ public:
+  draft_choice choose(const draft_outlook& o);
+  void observe(const draft_measurement& m);
+
+ private:
+  static constexpr size_t classes = 16;
+  struct known {
+    policies::speculation_cell cell;
+    bool used = false;
+  };
+  policies::speculation_cell& cell_of(uint32_t requests, uint64_t context);
+  void refresh();
+
+  step_cost_meter target_, draft_;
+  policies::step_cost_table table_;
+  policies::survival_memory memory_;
+  std::array<std::array<known, classes>, classes> cells_;  // [requests][context]
+  std::array<size_t, classes> last_{};                     // context class of each class of requests that was used last
+  draft_outlook now_;
+  bool had_drafts_ = false;
+  uint32_t refresh_in_ = 0;
+};
+
+}  // namespace troupe::kernels
