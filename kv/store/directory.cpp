@@ -121,15 +121,20 @@ result<std::unique_ptr<directory_store>> directory_store::open(const directory_o
     for (const auto& [t, d] : s->disk_of_) detail::write_generation(folder_of(dir, t), s->mark_);
   }
   if (auto r = s->rebuild_if_lost(); !r) return fail(r.error());
-  if (s->options_.maintain_every > nanoseconds{0})
+  if (s->options_.maintain_every > nanoseconds{0}) {
     s->home_->post([store = s->store_.get(), every = options.maintain_every] { store->keep_maintained(every); });
+    s->keep_advancing(options.maintain_every);
+  }
   return s;
 }
 
 directory_store::~directory_store() {
   if (store_) {
     std::promise<void> idle;
-    home_->post([&] { store_->stop_maintaining([&] { store_->io().idle([&] { idle.set_value(); }); }); });
+    home_->post([&] {
+      stop_advancing();
+      store_->stop_maintaining([&] { store_->io().idle([&] { idle.set_value(); }); });
+    });
     idle.get_future().wait();
   }
   pool_.reset();  // I/O that answers nobody any more still uses the stores

@@ -149,6 +149,10 @@ class directory_store {
   result<void> write_state(const index_state& s);
   result<void> settle_state(const scrub_report& r);
   void advance_generation();
+  void keep_advancing(nanoseconds every);
+  void stop_advancing();  // on the executor
+
+  struct pulse;  // outlives the store in the executor's timer
 
   directory_options options_;
   store_layout layout_;
@@ -164,6 +168,7 @@ class directory_store {
   std::unique_ptr<thread_executor> home_;
   std::unique_ptr<io_pool> pool_;
   std::unique_ptr<local_store> store_;
+  std::shared_ptr<pulse> pulse_;
 };
 
 }  // namespace troupe::kv

@@ -87,6 +87,41 @@ void directory_store::advance_generation() {
   for (const auto& [t, d] : disk_of_) detail::write_generation(folder_of(options_.dir, t), mark_);
 }
 
+// A copy of the index that was taken while the store was open is older than the targets after `every` at the latest,
+// also when the process is killed then.
+struct directory_store::pulse : std::enable_shared_from_this<pulse> {
+  directory_store* store = nullptr;  // on the executor; null: stopped
+  nanoseconds every{0};
+
+  void wait() {
+    store->home_->post_after(every, [self = shared_from_this()] { self->tick(); });
+  }
+  void tick() {
+    if (!store) return;
+    // The pool ends before the executor and the store.
+    const bool taken = store->pool_->submit([self = shared_from_this(), of = store] {
+      of->advance_generation();
+      of->home_->post([self] {
+        if (self->store) self->wait();
+      });
+    });
+    if (!taken) wait();
+  }
+};
+
+void directory_store::keep_advancing(nanoseconds every) {
+  pulse_ = std::make_shared<pulse>();
+  pulse_->store = this;
+  pulse_->every = every;
+  home_->post([p = pulse_] {
+    if (p->store) p->wait();
+  });
+}
+
+void directory_store::stop_advancing() {
+  if (pulse_) pulse_->store = nullptr;
+}
+
 result<directory_store::index_state> directory_store::read_state() const {
   index_state s;
   std::string value;

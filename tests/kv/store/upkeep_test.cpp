@@ -4,9 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
+#include "kv/index/rocks_db.hpp"
 #include "kv/store/directory_members.hpp"
+#include "runtime/base/clock.hpp"
 #include "tests/kv/store/store_fixture.hpp"
 
 namespace troupe::kv {
@@ -121,6 +126,58 @@ TEST_F(upkeep, an_older_index_that_is_put_back_is_noticed_and_rebuilt) {
   fs::copy_file(other + "/target-0001/generation", dir + "/target-0001/generation",
                 fs::copy_options::overwrite_existing);
   EXPECT_FALSE(open()->rebuilt());
+}
+
+// A store that is open for long: its targets move on, so that an index from a minute ago is an older one.
+TEST_F(upkeep, the_step_count_grows_while_the_store_is_open) {
+  auto o = options(true);
+  o.maintain_every = std::chrono::milliseconds(1);
+  auto s = directory_store::open(o);
+  ASSERT_TRUE(s) << s.error().message;
+  const auto mark = [&] { return detail::read_generation(dir + "/target-0003").value_or(detail::generation_mark{}); };
+  const auto begin = mark().generation;
+  const auto until = steady_clock().now() + std::chrono::seconds(30);
+  while (mark().generation < begin + 3 && steady_clock().now() < until) std::this_thread::yield();
+  EXPECT_GE(mark().generation, begin + 3);
+}
+
+// A damaged record goes before its extent comes back from the shards. Stopped in between, the store knows that.
+TEST_F(upkeep, a_repair_of_the_index_that_is_cut_goes_on) {
+  for (int i = 0; i < 3; ++i) put(5);
+  {
+    rocks_options r;
+    r.path = dir + "/index";
+    auto d = open_rocks_db(r);
+    ASSERT_TRUE(d) << d.error().message;
+    std::string key, value;
+    auto at = (*d)->scan(family::extent, "");
+    ASSERT_TRUE(at);
+    for (; (*at)->valid(); (*at)->next()) key = (*at)->key(), value = (*at)->value();  // the last one of the walk
+    value[value.size() / 2] = static_cast<char>(value[value.size() / 2] ^ 1);
+    write_batch b;
+    b.put(family::extent, key, value);
+    ASSERT_TRUE((*d)->write(b, sync_write::yes));
+  }
+  {
+    auto s = open();
+    scrub_options o;
+    o.repair = true;
+    o.orphan_grace_s = 0;
+    o.window = 1;  // one extent after the other
+    o.stop = std::make_shared<std::atomic<bool>>(false);
+    o.progress = [&](const scrub_report&) { *o.stop = true; };
+    const auto r = s->scrub(o);
+    ASSERT_TRUE(r) << r.error().message;
+    EXPECT_TRUE(r->stopped);
+    EXPECT_GT(r->index_findings, 0u);
+    EXPECT_EQ(r->restored, 0u);
+  }
+  auto s = open();
+  ASSERT_TRUE(s->rebuilt());
+  EXPECT_EQ(s->rebuilt()->restored, 1u);
+  expect_all(*s);
+  s.reset();
+  expect_clean();
 }
 
 // What the records do not name is found by reading: here the records of one target are of another time.
