@@ -14,7 +14,7 @@ namespace troupe::policies {
 struct seat_state {
   std::string name;           // e.g. "decode-0/1"; different for all
   std::string group;          // e.g. "decode-0"
-  bool by_name = false;       // only for nodes that ask for it: a front serves HTTP, which a process is started for
+  bool by_name = false;       // only for nodes that ask for it: a front serves HTTP, a storage node has its disks
   uint64_t holder = 0;        // node; 0: empty
   std::string holder_wanted;  // what the holder asked for when it joined
 };

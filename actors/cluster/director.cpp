@@ -151,7 +151,9 @@ class director_state {
     in.wanted = n.wanted_seat;
     for (const auto& s : seats_) {
       auto holder = members_.find(s.node);
-      in.seats.push_back({s.assignment.seat(), s.assignment.group, s.assignment.what == role::front, s.node.value,
+      // A storage seat's blocks lie on the disks of the node that was started for it.
+      const bool by_name = s.assignment.what == role::front || s.assignment.what == role::storage;
+      in.seats.push_back({s.assignment.seat(), s.assignment.group, by_name, s.node.value,
                           holder == members_.end() ? "" : holder->second.wanted_seat});
     }
     const auto choice = policies::choose_seat(in);
@@ -309,14 +311,16 @@ class director_state {
     }
     auto& g = groups_[w.group];
     const bool first = g.epoch == group_epoch{};
-    if (now_there == g.members || now_there.empty() || (first && now_there.size() < w.count)) return;
+    // A rank can do nothing without the others; a storage node serves what the code allows.
+    const bool enough = w.what == role::storage || !first || now_there.size() >= w.count;
+    if (now_there == g.members || now_there.empty() || !enough) return;
     g = {w.group, w.what, group_epoch{g.epoch.value + 1}, w.count, std::move(now_there)};
     note(fmt::format("{}: view {} of {} of {} ranks", w.group, g.epoch.value, g.members.size(), w.count));
   }
 
   void changed() {
     for (const auto& w : options_.wanted)
-      if (w.what == role::prefill || w.what == role::decode) regroup(w);
+      if (w.what != role::front) regroup(w);
     ++version_;
     const auto v = view();
     for (auto& [number, n] : members_) tell(self_, n.agent, v);

@@ -6,7 +6,8 @@
 // empty. A group gets its first view when every seat has reported an address, and a new one whenever the set of (rank,
 // incarnation) with an address changes. It also gets a new one, of the same ranks, when they do not all become ready in
 // theirs (policies/group_patience.hpp); after max_views of those `troupe status` reports its ranks as failed until its
-// members change or become ready after all.
+// members change or become ready after all. The storage seats are a group too, which has a view as soon as one of them
+// has an address: its epoch is the storage epoch.
 #pragma once
 
 #include <string>

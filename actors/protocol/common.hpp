@@ -32,7 +32,7 @@ TROUPE_FIELDS(ack, outcome)
 
 /// Names an actor for good: a restarted process has another incarnation. Names inside a node: "node_agent",
 /// "entrypoint",
-/// "<seat>/scheduler", "<seat>/rank", "<seat>/expert_shard"; a seat is "<group>/<index>".
+/// "<seat>/scheduler", "<seat>/rank", "<seat>/expert_shard", "<seat>/storage"; a seat is "<group>/<index>".
 struct actor_key {
   node_number node;
   incarnation inc;
@@ -42,7 +42,7 @@ struct actor_key {
 TROUPE_FIELDS(actor_key, node, inc, name)
 
 /// What a process does in the cluster. Sent between processes: append only.
-enum class role : uint8_t { none = 0, director = 1, front = 2, prefill = 3, decode = 4 };
+enum class role : uint8_t { none = 0, director = 1, front = 2, prefill = 3, decode = 4, storage = 5 };
 /// Lower-case name, for seats, logs and JSON.
 const char* to_string(role r);
 

@@ -1,5 +1,6 @@
 #include "actors/protocol/messages.hpp"
 
+#include "actors/protocol/storage.hpp"
 #include "actors/protocol/tier.hpp"
 
 namespace troupe::actors {
@@ -21,6 +22,8 @@ const char* to_string(role r) {
       return "prefill";
     case role::decode:
       return "decode";
+    case role::storage:
+      return "storage";
   }
   return "unknown";
 }

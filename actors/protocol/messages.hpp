@@ -9,6 +9,22 @@
 #include "actors/protocol/rank.hpp"
 #include "actors/protocol/serving.hpp"
 
+/// The block store's, which are only named here: whoever uses them includes actors/protocol/storage.hpp.
+#define TROUPE_STORAGE_MESSAGES(F)                                                                               \
+  F(kv_match) F(kv_match_reply) F(kv_lookup) F(kv_lookup_reply) F(kv_index_put) F(kv_index_put_reply) F(kv_apply) \
+  F(kv_touch) F(kv_touch_reply) F(kv_release) F(kv_lease_query) F(kv_lease_reply) F(kv_reclaim_query)            \
+  F(kv_reclaim_reply) F(kv_describe) F(kv_describe_reply) F(kv_index_remove) F(kv_index_remove_reply)            \
+  F(kv_index_list) F(kv_index_list_reply) F(kv_restore) F(kv_restore_reply) F(kv_index_check)                    \
+  F(kv_index_check_reply) F(kv_stats_query) F(kv_stats_reply) F(kv_put) F(kv_read) F(kv_read_reply)              \
+  F(kv_read_done) F(kv_shard_remove) F(kv_shard_list) F(kv_shard_list_reply) F(kv_shard_check)                   \
+  F(kv_usage_query) F(kv_usage_reply) F(kv_scrub) F(kv_scrub_query) F(kv_scrub_state) F(kv_hello) F(kv_welcome)  \
+  F(storage_query) F(storage_report)
+
+#define TROUPE_FORWARD(type) struct type;
+namespace troupe::actors {
+TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
+}  // namespace troupe::actors
+
 /// TROUPE_MESSAGES(F) applies F to every message type; the type-id block and the round-trip test read the same list.
 #define TROUPE_MESSAGES(F)                                                                                             \
   F(ack)                                                                                                               \
@@ -19,7 +35,8 @@
                   F(enqueue_request) F(enqueue_reply) F(token_batch) F(token_ack) F(cancel_request) F(scheduler_query) \
                       F(scheduler_report) F(rank_attach) F(rank_update) F(submit_plan) F(step_done) F(engine_step)     \
                           F(engine_opened) F(engine_grouped) F(rank_query) F(rank_report) F(expert_loads)              \
-                              F(load_query) F(load_report) F(client_cancel) F(front_query) F(front_report)
+                              F(load_query) F(load_report) F(client_cancel) F(front_query) F(front_report)             \
+                                  TROUPE_STORAGE_MESSAGES(F)
 
 #define TROUPE_MESSAGE_ID(type) CAF_ADD_TYPE_ID(troupe, (troupe::actors::type))
 

@@ -80,6 +80,7 @@ struct shard_usage {
   uint64_t shards = 0;
   uint64_t largest_free = 0;  // longest row of free bytes in one chunk: no larger shard fits
   uint32_t chunks = 0;        // files that exist
+  bool operator==(const shard_usage&) const = default;
 };
 
 /// What `open` or `rebuild` found.

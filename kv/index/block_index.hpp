@@ -53,6 +53,7 @@ struct index_change {
   extent_info info;      // put: all of it; move: id, targets, epoch; otherwise only the id
   uint32_t owned = 0;    // put: bit j = block j of the extent is the winner of its hash
   int64_t expiry_s = 0;  // put, raise
+  bool operator==(const index_change&) const = default;
 };
 
 inline constexpr size_t put_extents_max = 64;  // of one call: a context of 131,072 tokens in blocks of 128
@@ -111,6 +112,7 @@ struct remove_reply {
   std::vector<extent_info> removed;   // shards of these are to be freed on info.targets
   std::vector<extent_id> kept;        // leased, held back after a restart, or no longer expired
   std::vector<index_change> changes;  // for the further owners
+  bool operator==(const remove_reply&) const = default;
 };
 
 /// What `expired` and `evict` offer.
@@ -119,6 +121,7 @@ struct reclaim_plan {
   uint64_t bytes = 0;              // sum of count * block_bytes
   uint64_t short_bytes = 0;        // of what was asked for, not found
   std::string reason;
+  bool operator==(const reclaim_plan&) const = default;
 };
 
 /// What goes under pressure: every extent that expires before expiry_s, and of those that expire at it the ones that
@@ -136,6 +139,7 @@ struct index_stats {
   uint64_t expired_extents = 0, expired_blocks = 0, expired_bytes = 0;  // waiting for reclaim
   uint64_t leases = 0;
   uint64_t corrupt = 0;  // values that were found damaged since open
+  bool operator==(const index_stats&) const = default;
 };
 
 /// One thing that `check` found.
@@ -144,6 +148,7 @@ struct index_finding {
   std::string key;  // raw
   std::string what;
   bool repaired = false;
+  bool operator==(const index_finding&) const = default;
 };
 
 /// Progress of `check` and `export_extents`: empty = from the start, `done` = all seen.
@@ -151,6 +156,7 @@ struct index_cursor {
   family in = family::extent;
   std::string key;
   bool done = false;
+  bool operator==(const index_cursor&) const = default;
 };
 
 /// The index. Thread safe; calls block on the database. `now_s` is Unix time (unix_clock), `now` is the owner's
@@ -179,6 +185,7 @@ class block_index {
     extent_info info;
     int64_t expiry_s = 0;
     uint32_t owned = 0;  // bit j: block j is the winner of its hash
+    bool operator==(const extent_entry&) const = default;
   };
   virtual result<extent_entry> extent(const extent_id& id, int64_t now_s) = 0;
 

@@ -1,6 +1,7 @@
 #include "kv/store/client.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "kv/store/shares.hpp"
@@ -14,7 +15,7 @@ client::client(const client_options& options, members who, executor& home, worke
       home_(home),
       compute_(compute),
       wall_(wall),
-      pool_(32),
+      pool_(32, options.memory),
       reads_(options.read_window),
       writes_(options.write_window),
       writer_(rng(options.seed, 0x6b76'7772'6974'6572).next()) {}
@@ -139,6 +140,41 @@ void client::lookup(std::vector<block_hash> chain, uint64_t first,
   ask_owners<lookup_reply>(shares, std::move(q), [places, m, held = begin(), done = std::move(done)](result<void> r) {
     if (!r) return done(fail(std::move(r.error())));
     done(std::move(*places));
+  });
+}
+
+void client::lengths(std::vector<block_hash> chain, reply<std::vector<uint32_t>> done) {
+  auto hashes = std::make_shared<const std::vector<block_hash>>(std::move(chain));
+  auto m = who_;
+  auto shares = std::make_shared<const std::vector<slot_share>>(shares_of(*m, *hashes, 0, hashes->size()));
+  auto found = std::make_shared<std::vector<uint32_t>>(hashes->size(), 0);  // 0: not there
+  owner_question<lookup_reply> q;
+  q.ask = [shares, hashes](owner& o, const std::vector<size_t>& which, reply<lookup_reply> back) {
+    lookup_request r;
+    for (size_t i : which) {
+      const auto& s = (*shares)[i];
+      for (uint32_t b = 0; b < s.count; ++b) r.hashes.push_back((*hashes)[s.first + b]);
+    }
+    o.lookup(std::move(r), std::move(back));
+  };
+  q.take = [shares, found](owner&, const std::vector<size_t>& which, lookup_reply r) {
+    std::unordered_map<extent_id, const extent_info*> extents;
+    for (const auto& e : r.extents) extents[e.info.id] = &e.info;
+    size_t at = 0;
+    for (size_t i : which) {
+      const auto& s = (*shares)[i];
+      for (uint32_t b = 0; b < s.count; ++b) {
+        const auto& where = r.blocks[at++];
+        const auto e = where ? extents.find(where->extent) : extents.end();
+        if (e != extents.end() && where->ordinal < e->second->count)
+          (*found)[s.first + b] = e->second->length(where->ordinal);
+      }
+    }
+  };
+  ask_owners<lookup_reply>(shares, std::move(q), [found, m, held = begin(), done = std::move(done)](result<void> r) {
+    if (!r) return done(fail(std::move(r.error())));
+    found->erase(std::find(found->begin(), found->end(), 0u), found->end());
+    done(std::move(*found));
   });
 }
 

@@ -37,6 +37,7 @@ struct client_options {
   double hedge_share = 0.05;            // of the bytes read so far, that hedges may read
   nanoseconds lease = std::chrono::seconds(10);
   int64_t agent_ttl_s = 3 * 86'400, chatbot_ttl_s = 7 * 86'400, step_s = 3'600;  // for the footers; the index decides
+  memory_source memory;         // of shards being written: what peers may pull from; null: the heap
   uint64_t seed = 0;            // draws the writer's half of extent ids; must differ in every life
   crash_hook* crash = nullptr;  // tests only
 };
@@ -102,6 +103,9 @@ class client {
 
   /// Where blocks are, without reading or extending: per block nothing or the extent.
   void lookup(std::vector<block_hash> chain, uint64_t first, reply<std::vector<std::optional<block_place>>> done);
+
+  /// True bytes of each block of the chain, from block 0 on, up to the first that is not there.
+  void lengths(std::vector<block_hash> chain, reply<std::vector<uint32_t>> done);
 
   /// Calls `done` once nothing is under way any more, background work after answers included.
   void idle(std::function<void()> done);

@@ -19,7 +19,7 @@ aligned_buffer extent_memory::take(size_t bytes) {
       return b;
     }
   }
-  return aligned_buffer(bytes);
+  return source_ ? source_(bytes) : aligned_buffer(bytes);
 }
 
 void extent_memory::give_back(aligned_buffer b) {

@@ -23,16 +23,21 @@ struct shard_buffers {
   std::span<std::byte> bytes(uint32_t shard) const { return {memory.data() + shard * stride, payload}; }
 };
 
+/// Makes memory of at least that many bytes; any thread.
+using memory_source = std::function<aligned_buffer(size_t)>;
+
 /// Memory of extents that have been written, kept for the next ones: at most `keep` pieces. Thread safe.
 class extent_memory {
  public:
-  explicit extent_memory(size_t keep) : keep_(keep) {}
+  /// `source`: where memory comes from; null: the heap.
+  explicit extent_memory(size_t keep, memory_source source = nullptr) : keep_(keep), source_(std::move(source)) {}
   /// At least `bytes`; contents are unspecified.
   aligned_buffer take(size_t bytes);
   void give_back(aligned_buffer b);
 
  private:
   const size_t keep_;
+  const memory_source source_;
   std::mutex mutex_;
   std::vector<aligned_buffer> free_;  // by mutex_
 };

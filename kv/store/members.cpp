@@ -32,6 +32,13 @@ std::vector<owner*> owners_of(const members& m, const block_hash& first_of_slot)
   return out;
 }
 
+owner* primary_of(const members& m, const block_hash& first_of_slot) {
+  for (owner* o : owners_of(m, first_of_slot)) {
+    if (std::find(m.away.begin(), m.away.end(), o->id()) == m.away.end()) return o;
+  }
+  return nullptr;
+}
+
 result<std::vector<target_id>> place(const members& m, const extent_id& id, uint32_t data, uint32_t parity,
                                      const std::vector<target_id>& current, const std::vector<target_id>& without) {
   policies::shard_place_input in;

@@ -44,6 +44,12 @@ flow take_out(std::shared_ptr<work> w, owner* from, std::vector<extent_id> ids, 
   then(removed->removed.size());
 }
 
+// Whether extents are taken from this owner.
+bool takes_from(const work& w, const owner& o) {
+  if (w.options.only) return o.id() == *w.options.only;
+  return std::find(w.who.away.begin(), w.who.away.end(), o.id()) == w.who.away.end();
+}
+
 // Of `ids` those whose primary owner this is, in their order.
 flow own_part(std::shared_ptr<work> w, owner* of, std::vector<extent_id> ids, reply<std::vector<extent_id>> then) {
   if (w->who.owners.size() == 1) {
@@ -58,7 +64,7 @@ flow own_part(std::shared_ptr<work> w, owner* of, std::vector<extent_id> ids, re
   }
   std::vector<extent_id> out;
   for (const auto& info : *known) {
-    if (owners_of(w->who, info.slot_first).front() == of) out.push_back(info.id);
+    if (primary_of(w->who, info.slot_first) == of) out.push_back(info.id);
   }
   then(std::move(out));
 }
@@ -66,6 +72,7 @@ flow own_part(std::shared_ptr<work> w, owner* of, std::vector<extent_id> ids, re
 flow run_expired(std::shared_ptr<work> w, reply<reclaim_report> done) {
   using ids = std::vector<extent_id>;
   for (owner* o : w->who.owners) {
+    if (!takes_from(*w, *o)) continue;
     size_t limit = w->options.batch;
     for (;;) {
       auto plan = co_await answer_of<reclaim_plan>([&](reply<reclaim_plan> back) { o->expired(limit, back); });
@@ -132,6 +139,7 @@ flow run_evict(std::shared_ptr<work> w, reply<reclaim_report> done) {
     if (!need || *need == 0) break;
     uint64_t went = 0;
     for (owner* o : w->who.owners) {
+      if (!takes_from(*w, *o)) continue;
       const uint64_t share = widen * (*need / w->who.owners.size() + 1);
       auto plan =
           co_await answer_of<reclaim_plan>([&](reply<reclaim_plan> back) { o->evict(share, w->options.batch, back); });

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "kv/device/crash_point.hpp"
 #include "kv/store/executor.hpp"
@@ -13,7 +14,8 @@ namespace troupe::kv {
 /// When eviction begins and how far it goes, as shares of a target's capacity.
 struct reclaim_options {
   double high = 0.90, low = 0.85;
-  size_t batch = 256;  // extents per step
+  size_t batch = 256;            // extents per step
+  std::optional<owner_id> only;  // what this owner is the primary of; none: everything
   crash_hook* crash = nullptr;
 };
 

@@ -52,6 +52,7 @@ void remove_found(const std::shared_ptr<scrubbing>& s, const std::vector<std::pa
 flow check_index(std::shared_ptr<scrubbing> s, reply<void> done) {
   bool told = false;
   for (owner* o : s->who.owners) {
+    if (s->options.primary ? o->id() != *s->options.primary : s->away(o->id())) continue;
     index_cursor at;
     while (!at.done && !s->stop()) {
       using page = std::pair<std::vector<index_finding>, index_cursor>;
@@ -98,10 +99,23 @@ flow run(std::shared_ptr<scrubbing> s, reply<scrub_report> done) {
     }
     if (!*r) break;
     found_extent found = std::move(**r);
+    if (s->options.primary) {
+      const owner* first = primary_of(s->who, found.records.empty() ? found.shards.front().second.extent.slot_first
+                                                                    : found.records.begin()->second.info.slot_first);
+      if (!first || first->id() != *s->options.primary) continue;
+    }
     uint64_t bytes = 0;
     for (const auto& [t, f] : found.shards) bytes += f.payload_bytes;
     s->group.add();
     co_await entry_of(s->gate, s->home, bytes);
+    if (s->options.bytes_per_s > 0 && bytes > 0) {
+      // Each extent takes its share of time from when the one before had its.
+      s->due = std::max(s->due, s->home.now()) +
+               nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(bytes) /
+                                                static_cast<double>(s->options.bytes_per_s)));
+      const nanoseconds wait = s->due - s->home.now();
+      co_await signal_of([&](std::function<void()> back) { s->home.post_after(wait, back); });
+    }
     inspect(s, std::move(found), bytes);
     if (s->damaged.size() >= damage_batch) {
       co_await s->group;
@@ -216,6 +230,10 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     } else if (!unwanted.empty()) {
       s->note(fmt::format("extent {}: {} shards without a record", to_string(found.id), unwanted.size()));
     }
+    if (remove && !s->who.away.empty()) {  // an owner that is away may know it
+      remove = false;
+      out.kept_orphans += unwanted.size();
+    }
     if (remove) {
       co_await signal_of([&](std::function<void()> back) { remove_found(s, unwanted, back); });
       crash_point(s->options.crash, "scrub.orphans_removed");
@@ -238,7 +256,7 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
   }
   std::vector<owner*> lacking;
   for (owner* o : owners_of(s->who, info.slot_first)) {
-    if (!found.records.contains(o->id())) lacking.push_back(o);
+    if (!found.records.contains(o->id()) && !s->away(o->id())) lacking.push_back(o);
   }
   if (!lacking.empty()) {
     out.unreplicated += lacking.size();

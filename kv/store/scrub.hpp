@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,10 @@ struct scrub_options {
   bool restore = false;
   bool drop_lost = false;  // extents with fewer than k good shards go for good; otherwise they are kept and reported
   int64_t orphan_grace_s = 3600;  // younger shards without a record may belong to a write under way: left alone
-  uint64_t window = 64ull << 20;  // bytes of shards being checked or rebuilt at once
+  // Only extents of which this owner is the primary, and only its records: every node does its own part. None: all.
+  std::optional<owner_id> primary;
+  uint64_t window = 64ull << 20;                             // bytes of shards being checked or rebuilt at once
+  uint64_t bytes_per_s = 0;                                  // that are read, at most, on average; 0: no limit
   std::shared_ptr<std::atomic<bool>> stop;                   // may be null; true: end after what is under way
   std::function<void(const struct scrub_report&)> progress;  // may be null; called after each extent
   // May be null; called once, before damaged records of an index go: from then on, until the end of the run, the index
@@ -61,6 +65,7 @@ struct scrub_report {
   bool clean() const;
   /// Everything that was wrong has been put right.
   bool repaired() const;
+  bool operator==(const scrub_report&) const = default;
 };
 
 /// Compares the index with itself, every owner's records with every target's shards, and reads every shard. With

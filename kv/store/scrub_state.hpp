@@ -1,6 +1,7 @@
 // Inside of scrub: what its parts share.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct scrubbing {
   scrub_report out;
   std::vector<damage> damaged;
   std::shared_ptr<extent_walk> walk;
+  nanoseconds due{0};    // when the bytes let in so far are within bytes_per_s
   bool restore = false;  // options.restore, or records were found damaged
   // Shards without a record whose blocks another extent has; removed at the end if nothing was found lost. Bounded:
   // what finds no room waits for the next run.
@@ -41,6 +43,7 @@ struct scrubbing {
   void note(std::string text) {
     if (out.notes.size() < 100) out.notes.push_back(std::move(text));
   }
+  bool away(owner_id o) const { return std::find(who.away.begin(), who.away.end(), o) != who.away.end(); }
   bool stop() const { return options.stop && options.stop->load(); }
 };
 

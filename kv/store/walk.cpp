@@ -6,7 +6,9 @@
 namespace troupe::kv {
 
 extent_walk::extent_walk(const members& who, executor& home, size_t page) : home_(home), page_size_(page) {
-  for (owner* o : who.owners) owners_.push_back({o, {}, {}, false});
+  for (owner* o : who.owners) {
+    if (std::find(who.away.begin(), who.away.end(), o->id()) == who.away.end()) owners_.push_back({o, {}, {}, false});
+  }
   for (auto& [id, t] : who.targets) {
     (void)id;
     targets_.push_back({t, {}, std::nullopt, false});

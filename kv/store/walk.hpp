@@ -26,7 +26,8 @@ class extent_walk : public std::enable_shared_from_this<extent_walk> {
  public:
   extent_walk(const members& who, executor& home, size_t page = 128);
   /// The next extent; nothing at the end. One call at a time. Errors: those of an owner, without which the walk could
-  /// take extents for unknown. A target that does not answer is left out and named in absent().
+  /// take extents for unknown; those that are known to be away are left out. A target that does not answer is left out
+  /// and named in absent().
   void next(reply<std::optional<found_extent>> done);
   const std::set<target_id>& absent() const { return absent_; }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cli/kv_any_store.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
 #include "runtime/config/units.hpp"
@@ -57,7 +58,11 @@ result<int> put(const options& o) {
   where.create = true;
   TROUPE_TRY(auto data, read_file(o.data));
   // All of the request is looked at before a store is made.
-  TROUPE_TRY(auto layout, kv::directory_store::plan(where));
+  std::unique_ptr<kv_any_store> store;
+  if (o.store.on_cluster()) {
+    TROUPE_TRY(store, kv_open(o.store, where, false));
+  }
+  TROUPE_TRY(auto layout, store ? store->layout() : kv::directory_store::plan(where));
   TROUPE_TRY(auto chain, o.chain.hashes(layout.scheme));
   uint64_t size = (data.size() + chain.size() - 1) / chain.size();
   if (!o.block_bytes.empty()) {
@@ -70,7 +75,9 @@ result<int> put(const options& o) {
                 "{}: {} bytes for {} blocks of {} bytes; more than {} and at most {} are needed", o.data, data.size(),
                 n, size, (n - 1) * size, n * size);
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  if (!store) {
+    TROUPE_TRY(store, kv_open(o.store, where, false));
+  }
   kv_notes("put", *store);
   TROUPE_TRY(auto space, store->maintain());
   (void)space;
@@ -118,11 +125,12 @@ result<int> get(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
   where.read_only = o.read_only;
-  auto opened = kv::directory_store::open(where);
-  if (!opened && !o.read_only && (opened.error().code == errc::io || opened.error().code == errc::exhausted)) {
+  auto opened = kv_open(o.store, where, false);
+  if (!opened && !o.read_only && !o.store.on_cluster() &&
+      (opened.error().code == errc::io || opened.error().code == errc::exhausted)) {
     // A full disk or a read-only file system: reading goes on.
     where.read_only = true;
-    if (auto again = kv::directory_store::open(where)) {
+    if (auto again = kv_open(o.store, where, false)) {
       fmt::print(stderr, "troupe kv get: opened for reading only, no life is extended: {}\n", opened.error().message);
       opened = std::move(again);
     }
@@ -190,7 +198,7 @@ result<int> get(const options& o) {
 
 result<int> match(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
-  TROUPE_TRY(auto store, kv_open_to_look(where));
+  TROUPE_TRY(auto store, kv_open(o.store, where, true));
   kv_notes("match", *store);
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   const size_t of = chain.size();
@@ -215,6 +223,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     CLI::App* c =
         kv.add_subcommand("put", "Store a file as the blocks of a chain of tokens; makes the store if needed");
     o->store.add_to(*c, true);
+    o->store.add_cluster_to(*c);
     o->chain.add_to(*c);
     c->add_option("--data", o->data, "The file; it is cut into as many blocks as the tokens make")->required();
     c->add_option("--block-bytes", o->block_bytes, "Size of a block; default: the file's size over the blocks");
@@ -230,6 +239,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("get", "Read the blocks of a chain of tokens into a file");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     o->chain.add_to(*c);
     c->add_option("--out", o->out, "Where to; - is stdout")->required();
     c->add_option("--class", o->traffic, "Traffic class: how far the read extends their life")
@@ -245,6 +255,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("match", "How many blocks of a chain are there, from the first on");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     o->chain.add_to(*c);
     c->footer("Extends no life.\nExample:\n  troupe kv match --dir /tmp/kv --text 'sixteen letters.'");
     c->callback([o, &ctx] { run(ctx, "match", [&] { return match(*o); }); });

@@ -73,6 +73,21 @@ void kv_store_options::add_to(CLI::App& c, bool shape) {
   c.add_flag("--durable", durable, "Acknowledge only what survives a power cut, not just the end of the process");
 }
 
+void kv_store_options::add_cluster_to(CLI::App& c) {
+  c.add_option("--join", join, "The store of a running cluster, by the address of its director, HOST:PORT");
+  c.add_option("--cluster", cluster.cluster, "The same, by the name of a cluster that `troupe up` runs here");
+  c.add_option("--run-dir", cluster.run_dir, "The same, by its run directory");
+}
+
+result<config::address> kv_store_options::director() const {
+  std::string where = join;
+  if (where.empty()) {
+    TROUPE_TRY(auto file, cluster.find());
+    where = file.director;
+  }
+  return config::parse_address(where);
+}
+
 result<kv::directory_options> kv_store_options::resolve() const {
   kv::directory_options o;
   std::string code = ec;
@@ -96,7 +111,8 @@ result<kv::directory_options> kv_store_options::resolve() const {
     o.durable = g.durability == "power" ? kv::durability::power : kv::durability::process;
   }
   if (!dir.empty()) o.dir = dir;
-  if (o.dir.empty()) return fail(errc::invalid_argument, "no store was named; give --dir, or -c with storage.path");
+  if (o.dir.empty() && !on_cluster())
+    return fail(errc::invalid_argument, "no store was named; give --dir, or -c with storage.path");
   if (!code.empty()) {
     TROUPE_TRY(const auto shards, kv_code(code));
     o.expect.data = shards.first;

@@ -1,4 +1,4 @@
-// What the subcommands of `troupe kv` on a directory share.
+// What the subcommands of `troupe kv` share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 
 #include "kv/store/directory.hpp"
 #include "runtime/cli/command.hpp"
+#include "runtime/cli/find_cluster.hpp"
 
 namespace troupe::cli {
 
@@ -22,8 +23,15 @@ struct kv_store_options {
   std::string chunk, capacity;
   std::vector<uint32_t> without;
   bool durable = false, json = false;
+  std::string join;  // a running cluster instead of a directory: the director's address
+  cluster_options cluster{.run_dir = "", .cluster = ""};  // or how to find it
   /// `shape`: also the options of a new store.
   void add_to(CLI::App& command, bool shape);
+  /// Also those that name a cluster; for commands that work on one.
+  void add_cluster_to(CLI::App& command);
+  bool on_cluster() const { return !join.empty() || !cluster.run_dir.empty() || !cluster.cluster.empty(); }
+  /// Of the cluster that is named. Errors: not_found, invalid_argument.
+  result<config::address> director() const;
   /// As the store takes them; a configuration file's storage section stands below the options given.
   result<kv::directory_options> resolve() const;
 };

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cli/kv_any_store.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
 #include "runtime/config/units.hpp"
@@ -24,7 +25,7 @@ struct options {
 result<int> ls(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv_open_to_look(where));
+  TROUPE_TRY(auto store, kv_open(o.store, where, true));
   kv_notes("ls", *store);
   if (!o.store.json)
     fmt::print("{:<33}  {:>7}  {:>6}  {:>10}  {:>11}  {:<7}  {}\n", "extent", "first", "blocks", "bytes", "expires in",
@@ -66,15 +67,14 @@ result<int> ls(const options& o) {
 
 result<int> stat(const options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
-  TROUPE_TRY(auto store, kv_open_to_look(where));
+  TROUPE_TRY(auto store, kv_open(o.store, where, true));
   kv_notes("stat", *store);
   const auto& l = store->layout();
   const auto i = store->stats();
   const auto u = store->usage();
   json absent = json::array(), disks = json::array();
   for (auto t : store->absent()) absent.push_back(t.value);
-  for (const auto& m : l.members())
-    if (store->usage(m.id)) disks.push_back(store->disk_name(m.id));
+  for (const auto& d : store->disks()) disks.push_back(d);
   const json j{
       {"dir", store->dir()},
       {"ec", fmt::format("{}+{}", l.data, l.parity)},
@@ -156,7 +156,7 @@ result<int> check(const options& o, const char* name, bool repair) {
   if (o.deep) where.maintain_every = nanoseconds{0};
   TROUPE_TRY(auto grace, config::parse_duration(o.grace));
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv::directory_store::open(where));
+  TROUPE_TRY(auto store, kv_open(o.store, where, false));
   kv_notes(name, *store);
   if (repair) {
     TROUPE_TRY(auto space, store->maintain());
@@ -175,8 +175,9 @@ result<int> check(const options& o, const char* name, bool repair) {
     if (kv_interrupt::set()) *stop = true;
   };
   uint64_t unrecorded = 0;
+  if (o.deep && !store->directory()) return fail(errc::invalid_argument, "--deep works on a store in a directory only");
   if (o.deep) {
-    TROUPE_TRY(const auto found, store->find_unrecorded(repair, s));
+    TROUPE_TRY(const auto found, store->directory()->find_unrecorded(repair, s));
     unrecorded = found.shards;
     for (const auto& n : found.notes) fmt::print(stderr, "troupe kv {}: {}\n", name, n);
     if (unrecorded > 0)
@@ -219,6 +220,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("ls", "List the extents: rows of up to 16 blocks that are stored together");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     c->add_option("--limit", o->limit, "At most so many; 0: all")->check(CLI::NonNegativeNumber);
     c->footer("Example:\n  troupe kv ls --dir /tmp/kv");
     c->callback([o, &ctx] { run(ctx, "ls", [&] { return ls(*o); }); });
@@ -227,6 +229,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("stat", "What the store is and how full");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     c->footer("Example:\n  troupe kv stat --dir /tmp/kv --json");
     c->callback([o, &ctx] { run(ctx, "stat", [&] { return stat(*o); }); });
   }
@@ -234,6 +237,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("verify", "Read everything and say what is missing, rotten or orphaned");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     c->add_flag("--deep", o->deep, "Read also the room that no record takes: an index may have lost what lies there");
     c->footer("Changes nothing. Exit code 1 when something is wrong.\nExample:\n  troupe kv verify --dir /tmp/kv");
     c->callback([o, &ctx] { run(ctx, "verify", [&] { return check(*o, "verify", false); }); });
@@ -242,6 +246,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<options>();
     CLI::App* c = kv.add_subcommand("scrub", "Read everything and put right what can be");
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     c->add_option("--grace", o->grace, "Shards without an index entry are removed when they are older than this")
         ->capture_default_str();
     c->add_flag("--deep", o->deep, "Take in also what lies in the chunk files and no record names");

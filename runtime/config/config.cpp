@@ -155,6 +155,9 @@ struct reader {
     ranks(s.prefill, "prefill");
     ranks(s.decode, "decode");
     rule(s.storage.low_mark <= s.storage.high_mark, "storage.low_mark", "is above storage.high_mark");
+    rule(s.storage.nodes == 0 || s.storage.nodes * s.storage.disks >= s.storage.data + s.storage.parity,
+         "storage.nodes", "times storage.disks is less than storage.data + storage.parity");
+    rule(s.storage.nodes == 0 || !s.storage.path.empty(), "storage.path", "is needed where storage.nodes is not 0");
     rule(s.storage.chunk % 4096 == 0, "storage.chunk", "is not a multiple of 4KiB");
     rule(s.storage.chunk <= s.storage.capacity, "storage.chunk", "is larger than storage.capacity");
   }

@@ -77,9 +77,10 @@ struct transport_section {
 struct storage_section {
   storage_section();
   std::string path, durability;
-  uint32_t data, parity, targets, io_threads, high_mark, low_mark;
-  uint64_t chunk, capacity, window;
-  std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after;
+  std::string fingerprint;
+  uint32_t data, parity, targets, io_threads, high_mark, low_mark, nodes, disks, block_tokens;
+  uint64_t chunk, capacity, window, staging, scrub_rate;
+  std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after, repair_after, scrub_every;
 };
 
 /// What the processes write about themselves.

@@ -178,17 +178,36 @@ const section<storage_section>& storage_table() {
        count<s>("high_mark", &s::high_mark, 90, 1, 100, "percent",
                 "A target fuller than this makes the store evict, earliest expiry first."),
        count<s>("low_mark", &s::low_mark, 85, 0, 100, "percent", "Eviction ends here. Not above `high_mark`."),
-       duration<s>("agent_ttl", &s::agent_ttl, 72h, 1s, 87600h, "How long blocks of agents live after a write or read."),
+       duration<s>("agent_ttl", &s::agent_ttl, 72h, 1s, 87600h,
+                   "How long blocks of agents live after a write or read."),
        duration<s>("chatbot_ttl", &s::chatbot_ttl, 168h, 1s, 87600h, "The same of chatbots."),
        duration<s>("ttl_step", &s::ttl_step, 1h, 1s, 24h,
                    "Expiries are rounded up to multiples of this, so that hot blocks are not rewritten all the time."),
        duration<s>("hedge_after", &s::hedge_after, 0s, 0s, 1min,
                    "A shard that has not come after so long is rebuilt from others instead; 0s: wait. Targets on one "
                    "disk gain nothing by it."),
-       size<s>("window", &s::window, 64ull << 20, 1ull << 20, 1ull << 40, "Bytes being read, and being written, at once."),
+       size<s>("window", &s::window, 64ull << 20, 1ull << 20, 1ull << 40,
+               "Bytes being read, and being written, at once."),
        count<s>("io_threads", &s::io_threads, 16, 1, 256, "threads", "Threads that wait for disks."),
        choice<s>("durability", &s::durability, "process", {"process", "power"},
-                 "What an acknowledged write survives: the end of the process, or a power cut too.")}};
+                 "What an acknowledged write survives: the end of the process, or a power cut too."),
+       count<s>(
+           "nodes", &s::nodes, 0, 0, 255, "processes",
+           "Storage nodes of a cluster, each its own process with its own part of `path`. 0: the cluster has none."),
+       count<s>("disks", &s::disks, 1, 1, 64, "targets",
+                "Storage targets of one node, PATH/node-0000/disk-01 and on; mount a disk there, or link to one."),
+       count<s>("block_tokens", &s::block_tokens, 0, 0, 65536, "tokens",
+                "Tokens of a block in a new store of a cluster. 0: the model's sliding window."),
+       text<s>("fingerprint", &s::fingerprint, "",
+               "What the blocks of a cluster's store belong to. Empty: the model, by its weights."),
+       size<s>("staging", &s::staging, 32ull << 20, 1ull << 20, 1ull << 34,
+               "Memory of a storage target for shards on their way over the network."),
+       size<s>("scrub_rate", &s::scrub_rate, 64ull << 20, 1ull << 10, 1ull << 40,
+               "Bytes per second that a node's own scrub reads at most."),
+       duration<s>("repair_after", &s::repair_after, 10min, 1s, 24h,
+                   "When storage nodes come or go, each node scrubs its extents after so long, and again."),
+       duration<s>("scrub_every", &s::scrub_every, 168h, 0s, 87600h,
+                   "Time between two scrubs of a node by itself. 0s: only when asked.")}};
   return table;
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "actors/protocol/storage.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/node/node_process.hpp"
 #include "runtime/node/roles.hpp"
@@ -43,7 +45,10 @@ result<void> local_cluster::start_child(const std::string& seat, const std::stri
   if (!join.empty()) spec.args.insert(spec.args.end(), {"--join", join});
   TROUPE_TRY(pid_t pid, children_.start(spec));
   facts_.processes.push_back({spec.name, children_.log_path(spec.name), pid});
-  if (seat != "director" && seat.rfind("front", 0) != 0) ranks_.push_back(spec.name);
+  if (seat.rfind(actors::storage_group, 0) == 0)
+    stores_.push_back(spec.name);
+  else if (seat != "director" && seat.rfind("front", 0) != 0)
+    ranks_.push_back(spec.name);
   return {};
 }
 
@@ -56,6 +61,8 @@ result<void> local_cluster::bring_up() {
   const nanoseconds deadline = steady_clock().now() + request_.ready_within;
   if (auto ok = start_child("director", ""); !ok) return ok;
   std::string waits_for = "the director's address";
+  std::set<std::string> opened;  // storage nodes
+  bool ready = false;            // the front
   for (;;) {
     nanoseconds left = deadline - steady_clock().now();
     supervisor_event e = left > nanoseconds(0) ? children_.wait(left) : supervisor_event{};
@@ -85,7 +92,10 @@ result<void> local_cluster::bring_up() {
       return fail(errc::unavailable, "{} cannot start: {}; its log is {}", e.name, line.value("failed", ""),
                   children_.log_path(e.name));
     }
-    if (line.value("ready", false)) return dir_.write(facts_);
+    if (line.value("stores", false)) opened.insert(e.name);
+    ready |= line.value("ready", false);
+    if (ready) waits_for = "the storage nodes to open their disks";
+    if (ready && opened.size() == stores_.size()) return dir_.write(facts_);
   }
 }
 
@@ -110,7 +120,7 @@ std::vector<std::string> local_cluster::stop(bool broken, const std::function<vo
   using namespace std::chrono_literals;
   nanoseconds drain = request_.settings.cluster.drain_timeout;
   if (broken) drain = std::min<nanoseconds>(drain, 1s);
-  return children_.stop({{"front.0"}, ranks_, {"director"}}, drain + 2s, broken ? SIGUSR1 : SIGTERM,
+  return children_.stop({{"front.0"}, ranks_, stores_, {"director"}}, drain + 2s, broken ? SIGUSR1 : SIGTERM,
                         [&](const std::string&, const std::string& text) {
                           auto line = nlohmann::json::parse(text, nullptr, false);
                           if (on_waiting && line.is_object() && line.contains("waits")) on_waiting(line["waits"]);

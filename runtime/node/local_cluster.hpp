@@ -53,7 +53,7 @@ class local_cluster {
   node::run_dir dir_;
   supervisor children_;
   cluster_file facts_;
-  std::vector<std::string> ranks_;  // process names
+  std::vector<std::string> ranks_, stores_;  // process names
 };
 
 /// Seats of the cluster in the order in which they are started: "director", "front/0", "prefill-0/0", ...

@@ -122,7 +122,7 @@ class process {
   // Until a signal, or until joining has failed.
   result<void> serve() {
     const nanoseconds give_up = steady_clock().now() + settings_.cluster.join_timeout;
-    bool joined = false, failed = false;
+    bool joined = false, failed = false, stores = false;
     for (;;) {
       if (int s = signals_.wait(tick); s != 0) {
         log::info("stopping: {}", s == SIGUSR1 ? "at once, a process of the cluster has failed" : strsignal(s));
@@ -139,6 +139,7 @@ class process {
                       config::format_duration(settings_.cluster.join_timeout), r ? r->text : r.error().message);
         }
         if (r) failed = tell_of_failure(*r);
+        if (r && !stores && stores_blocks(*r)) report_.say({{"stores", stores = true}});
       }
       if (front_ && front_->look_after()) report_.say({{"ready", front_->ready()}});
     }
@@ -152,6 +153,12 @@ class process {
       return true;
     }
     return false;
+  }
+
+  static bool stores_blocks(const actors::agent_report& r) {
+    return std::any_of(r.roles.begin(), r.roles.end(), [](const actors::role_report& role) {
+      return role.assignment.what == actors::role::storage && role.state == actors::role_state::ready;
+    });
   }
 
   void stop(bool drain) {

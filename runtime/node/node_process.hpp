@@ -23,8 +23,9 @@ struct node_request {
 /// from the main thread, before any other thread is made.
 ///
 /// Report lines (JSON) to the supervisor: {"actor": "HOST:PORT"} where this process is reached, {"http": "HOST:PORT",
-/// "model": NAME} of a front, {"joined": NODE} once, {"ready": BOOL} of a front whenever it changes, {"failed": TEXT}
-/// once when a role cannot start, {"waits": N} of a front that drains N running requests.
+/// "model": NAME} of a front, {"joined": NODE} once, {"stores": true} once of a storage node that has opened, {"ready":
+/// BOOL} of a front whenever it changes, {"failed": TEXT} once when a role cannot start, {"waits": N} of a front that
+/// drains N running requests.
 result<void> run_node(const node_request& request);
 
 /// The name of the process with this seat: the seat with '.' for '/'.

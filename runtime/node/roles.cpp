@@ -3,8 +3,11 @@
 #include <map>
 #include <mutex>
 
+#include "actors/protocol/storage.hpp"
 #include "actors/serving/roles.hpp"
+#include "actors/storage/storage_node.hpp"
 #include "runtime/node/engine_host.hpp"
+#include "runtime/node/storage_host.hpp"
 
 namespace troupe::node {
 namespace {
@@ -52,6 +55,18 @@ class live_roles final : public actors::role_factory {
         }
         return actors::start_rank_role(context, std::move(host), scheduler);
       }
+      case actors::role::storage: {
+        actors::storage_times times;
+        times.repair_after = settings_.storage.repair_after;
+        times.scrub_every = settings_.storage.scrub_every;
+        auto host = std::make_shared<storage_host>(settings_, assignment.index);
+        {
+          std::lock_guard lock(mutex_);
+          std::erase_if(retired_stores_, [](const auto& h) { return h->stopped(); });
+          stores_[assignment.seat()] = host;
+        }
+        return actors::start_storage_role(context, std::move(host), times);
+      }
       default:
         return fail(errc::unsupported, "this process cannot take the role {}", actors::to_string(assignment.what));
     }
@@ -60,6 +75,12 @@ class live_roles final : public actors::role_factory {
   void stopped(const actors::role_assignment& assignment) override {
     if (assignment.what == actors::role::front) return on_entrypoint_({});
     std::lock_guard lock(mutex_);
+    if (auto store = stores_.find(assignment.seat()); store != stores_.end()) {
+      store->second->stop();
+      retired_stores_.push_back(std::move(store->second));
+      stores_.erase(store);
+      return;
+    }
     auto it = hosts_.find(assignment.seat());
     if (it == hosts_.end()) return;
     it->second->stop();
@@ -74,8 +95,10 @@ class live_roles final : public actors::role_factory {
   const on_entrypoint on_entrypoint_;
   const bool reachable_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<engine_host>> hosts_;  // by seat
-  std::vector<std::shared_ptr<engine_host>> retired_;          // one per incarnation whose engine has not stopped yet
+  std::map<std::string, std::shared_ptr<engine_host>> hosts_;    // by seat
+  std::map<std::string, std::shared_ptr<storage_host>> stores_;  // by seat
+  std::vector<std::shared_ptr<storage_host>> retired_stores_;    // one per incarnation that has not closed yet
+  std::vector<std::shared_ptr<engine_host>> retired_;            // one per incarnation whose engine has not stopped yet
 };
 
 }  // namespace
@@ -86,6 +109,7 @@ std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
     out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
   for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g)
     out.push_back({actors::role::decode, "decode-" + std::to_string(g), s.decode.ep});
+  if (s.storage.nodes > 0) out.push_back({actors::role::storage, actors::storage_group, s.storage.nodes});
   return out;
 }
 

@@ -42,6 +42,28 @@ std::string state_text(const node_entry& n) {
   return out.empty() ? (n.draining ? "draining" : "member") : out;
 }
 
+// What a scrub found that is not right.
+uint64_t damage(const kv::scrub_report& r) {
+  return r.missing + r.rotten + r.strays + r.orphans - r.young_orphans + r.index_findings + r.unreplicated;
+}
+
+std::string for_people(uint64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
+std::string store_text(const storage_report& s) {
+  std::string out = fmt::format("{} blocks in {} extents, {} of {} in use", s.index.blocks, s.index.extents,
+                                for_people(s.usage.allocated), for_people(s.usage.capacity));
+  if (s.absent > 0) out += fmt::format(", {} of {} disks absent", s.absent, s.targets);
+  if (s.scrubbing)
+    out += fmt::format(", scrubbing: {} extents looked at, {} shards rebuilt", s.scrub.extents, s.scrub.rebuilt);
+  else if (s.scrub.extents > 0)
+    out += fmt::format(", the last scrub: {} extents, {} wrong, {} shards rebuilt, {} extents waiting", s.scrub.extents,
+                       damage(s.scrub), s.scrub.rebuilt, s.scrub.waiting);
+  return out;
+}
+
 }  // namespace
 
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit) {
@@ -60,6 +82,8 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
       std::string seat = r.assignment.seat();
       if (r.assignment.what == role::front) {
         ask_named<entrypoint_actor>(self, *door, seat + "/entrypoint", limit, front_query{}, p.fronts, seat);
+      } else if (r.assignment.what == role::storage) {
+        ask_named<storage_node_actor>(self, *door, seat + "/storage", limit, storage_query{}, p.stores, seat);
       } else {
         ask_named<scheduler_actor>(self, *door, seat + "/scheduler", limit, scheduler_query{}, p.schedulers, seat);
         ask_named<rank_actor>(self, *door, seat + "/rank", limit, rank_query{}, p.ranks, seat);
@@ -100,6 +124,7 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
       line += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? width[c] + 2 : 0);
     out += line + "\n";
   }
+  for (const auto& [seat, s] : p.stores) out += seat + ": " + store_text(s) + "\n";
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
   return out;
 }
@@ -149,6 +174,23 @@ std::string as_json(const cluster_picture& p) {
         role["cancelled"] = x.cancelled;
         role["failed"] = x.failed;
         role["tokens"] = x.tokens;
+      }
+      if (auto s = p.stores.find(seat); s != p.stores.end()) {
+        const auto& x = s->second;
+        role["storage"] = {{"epoch", x.epoch.value},
+                           {"targets", x.targets},
+                           {"absent", x.absent},
+                           {"extents", x.index.extents},
+                           {"blocks", x.index.blocks},
+                           {"allocated_bytes", x.usage.allocated},
+                           {"capacity_bytes", x.usage.capacity},
+                           {"shards", x.usage.shards},
+                           {"reclaimed_extents", x.reclaimed},
+                           {"scrubbing", x.scrubbing},
+                           {"scrubbed_extents", x.scrub.extents},
+                           {"damage", damage(x.scrub)},
+                           {"rebuilt_shards", x.scrub.rebuilt},
+                           {"waiting_extents", x.scrub.waiting}};
       }
       roles.push_back(std::move(role));
     }

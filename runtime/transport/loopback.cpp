@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <new>
 #include <unordered_map>
 
 #include "runtime/base/check.hpp"
@@ -71,12 +72,18 @@ class network final : public loopback_network {
 
 class loopback_region final : public memory_region {
  public:
-  loopback_region(size_t bytes, remote_region d) : data_(bytes), descriptor_(std::move(d)) {}
-  std::span<std::byte> bytes() const override { return {const_cast<std::byte*>(data_.data()), data_.size()}; }
+  loopback_region(size_t bytes, remote_region d)
+      : size_(bytes), data_(static_cast<std::byte*>(::operator new(bytes, alignment))), descriptor_(std::move(d)) {
+    std::memset(data_, 0, size_);
+  }
+  ~loopback_region() override { ::operator delete(data_, alignment); }
+  std::span<std::byte> bytes() const override { return {data_, size_}; }
   const remote_region& descriptor() const override { return descriptor_; }
 
  private:
-  std::vector<std::byte> data_;
+  static constexpr std::align_val_t alignment{4096};  // a page, as the contract says
+  const size_t size_;
+  std::byte* const data_;
   remote_region descriptor_;
 };
 

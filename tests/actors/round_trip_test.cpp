@@ -7,6 +7,7 @@
 #include <caf/message.hpp>
 
 #include "actors/protocol/messages.hpp"
+#include "actors/protocol/storage.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::actors {
@@ -50,6 +51,11 @@ class filler {
       else
         inspect(*this, x);
     }
+  }
+  template <class T, size_t N>
+  void fill(std::array<T, N>& x) {
+    ++fields;
+    for (auto& e : x) fill(e);
   }
   template <class T>
   void fill(std::vector<T>& x) {
@@ -95,6 +101,41 @@ struct fixture : ::testing::Test {
 TEST_F(fixture, every_message_round_trips) {
 #define TROUPE_ROUND_TRIP(type) round_trip<type>(#type);
   TROUPE_MESSAGES(TROUPE_ROUND_TRIP)
+}
+
+TEST(packed_hashes, hashes_come_back_and_odd_lengths_do_not) {
+  std::vector<kv::block_hash> hashes(3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    for (auto& b : hashes[i].bytes) b = static_cast<uint8_t>(37 * i + 11);
+    hashes[i].tokens = 0x89abcdef + i;
+  }
+  auto packed = pack(hashes);
+  EXPECT_EQ(packed.bytes.size(), 60u);
+  EXPECT_EQ(unpack(packed).value(), hashes);
+  packed.bytes.pop_back();
+  EXPECT_EQ(unpack(packed).error().code, errc::corrupt);
+}
+
+TEST(kv_fence, older_epochs_and_older_lives_are_stale) {
+  cluster_view v;
+  v.epoch = cluster_epoch{5};
+  v.version = 3;
+  v.nodes.resize(1);
+  v.nodes[0].node = node_number{7};
+  v.nodes[0].inc = incarnation{20};
+  v.groups.push_back({storage_group, role::storage, group_epoch{4}, 3, {}});
+  kv_fence fence;
+  fence.follow(v);
+  const auto now = storage_epoch_of(v);
+  EXPECT_EQ(now, storage_epoch{(5ull << 20) + 4});
+  EXPECT_TRUE(fence.check({now, node_number{7}, incarnation{20}}).ok());
+  EXPECT_TRUE(fence.check({storage_epoch{now.value + 1}, {}, {}}).ok()) << "a client that knows more";
+  EXPECT_EQ(fence.check({storage_epoch{now.value - 1}, {}, {}}).code, errc::stale);
+  EXPECT_EQ(fence.check({now, node_number{7}, incarnation{19}}).code, errc::stale);
+  // The director starts anew: its group epochs begin at 1, the storage epoch goes on.
+  v.epoch = cluster_epoch{6};
+  v.groups[0].epoch = group_epoch{1};
+  EXPECT_GT(storage_epoch_of(v), now);
 }
 
 TEST_F(fixture, truncated_bytes_are_an_error) {
