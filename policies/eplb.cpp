@@ -15,7 +15,7 @@ const char* name(eplb_algorithm a) {
   return a == eplb_algorithm::hierarchical ? "hierarchical" : a == eplb_algorithm::global ? "global" : "balanced";
 }
 
-result<void> check(const eplb_input& in) {
+result<void> check_input(const eplb_input& in) {
   auto bad = [](const std::string& what) { return fail(errc::invalid_argument, "eplb: {}", what); };
   if (in.weights.empty() || in.weights[0].empty()) return bad("weights are empty");
   const size_t experts = in.weights[0].size();
@@ -139,7 +139,7 @@ uint32_t eplb_moves(const std::vector<int32_t>& from, const std::vector<int32_t>
 }
 
 result<eplb_plan> plan_eplb(const eplb_input& in) {
-  if (auto ok = check(in); !ok) return fail(ok.error());
+  if (auto ok = check_input(in); !ok) return fail(ok.error());
   const size_t layers = in.weights.size(), experts = in.weights[0].size();
   eplb_plan plan;
   plan.phy2log.resize(layers);

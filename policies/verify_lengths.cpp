@@ -11,7 +11,7 @@ constexpr double never_worth_a_row = 1e-6;
 // What a mean of request_steps requests can tell: a smaller gain over verifying everything is within its error.
 constexpr double trimming_must_gain = 1.001;
 
-result<void> check(const confidence_rows& c) {
+result<void> check_rows(const confidence_rows& c) {
   if (c.value.size() != size_t{c.width} * c.drafts.size()) {
     return fail(errc::invalid_argument, "confidences: {} values for {} requests of {} drafts", c.value.size(),
                 c.drafts.size(), c.width);
@@ -71,7 +71,7 @@ class cost_walk {
 
 // Survivals of all drafts, largest first.
 result<std::vector<float>> sorted_survivals(const confidence_rows& c) {
-  if (auto ok = check(c); !ok) return fail(ok.error());
+  if (auto ok = check_rows(c); !ok) return fail(ok.error());
   std::vector<float> survival;
   survival.reserve(c.value.size());
   for (size_t r = 0; r < c.drafts.size(); ++r) {
@@ -167,7 +167,7 @@ result<verify_capacity_plan> plan_verify_capacity(const step_cost_table& table, 
 }
 
 result<verify_lengths_plan> assign_verify_lengths(const confidence_rows& c, uint32_t capacity) {
-  if (auto ok = check(c); !ok) return fail(ok.error());
+  if (auto ok = check_rows(c); !ok) return fail(ok.error());
   struct candidate {
     double survival;
     uint32_t position, request;

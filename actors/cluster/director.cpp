@@ -14,7 +14,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { check_timer = 1 };
+enum director_timer : uint8_t { check_timer = 1 };
 constexpr size_t max_events = 64;
 
 struct member {

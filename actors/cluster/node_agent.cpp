@@ -10,7 +10,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { join_timer = 1, heartbeat_timer = 2 };
+enum agent_timer : uint8_t { join_timer = 1, heartbeat_timer = 2 };
 
 class node_agent_state {
  public:

@@ -12,7 +12,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { attach_timer = 1, place_timer = 2, drain_timer = 3 };
+enum entrypoint_timer : uint8_t { front_attach_timer = 1, front_place_timer = 2, front_drain_timer = 3 };
 
 using request = front_request;
 using target = front_target;
@@ -473,7 +473,7 @@ class entrypoint_state {
   kernels::model_facts facts_;
   front_report counters_;
   std::vector<promise<drain_reply>> drains_;
-  timer attach_{attach_timer}, place_{place_timer}, drain_{drain_timer};
+  timer attach_{front_attach_timer}, place_{front_place_timer}, drain_{front_drain_timer};
 };
 
 }  // namespace

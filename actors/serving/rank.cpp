@@ -13,7 +13,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { loads_timer = 1, regroup_timer = 2 };
+enum rank_timer : uint8_t { loads_timer = 1, regroup_timer = 2 };
 constexpr auto regroup_retry = std::chrono::milliseconds(500);  // doubles from try to try of one view
 constexpr uint32_t regroup_tries = 4;                           // then only another view helps
 

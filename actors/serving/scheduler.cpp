@@ -11,7 +11,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { resend_timer = 1, patience_timer = 2, drain_timer = 3, attach_timer = 4 };
+enum scheduler_timer : uint8_t { resend_timer = 1, patience_timer = 2, drain_timer = 3, attach_timer = 4 };
 constexpr auto attach_retry = std::chrono::milliseconds(100);
 
 class scheduler_state {

@@ -9,12 +9,12 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { executor_tick = 1, drain_timer = 2 };
+enum index_timer : uint8_t { index_tick = 1, index_drain_timer = 2 };
 
 // Lives as long as work on the pool does.
 struct index_body {
   index_body(caf::local_actor* self, const kv_index_options& o)
-      : keep(o.keep), home(self, executor_tick), work(*o.blocking), owner(o.id, *o.index, work, home, *o.wall) {}
+      : keep(o.keep), home(self, index_tick), work(*o.blocking), owner(o.id, *o.index, work, home, *o.wall) {}
   std::shared_ptr<void> keep;  // first: goes last
   actor_executor home;
   kept_worker work;
@@ -267,7 +267,7 @@ class kv_index_state {
   uint32_t open_ = 0;  // at most max_open
   bool draining_ = false;
   std::vector<promise<drain_reply>> drains_;
-  timer drain_{drain_timer};
+  timer drain_{index_drain_timer};
 };
 
 }  // namespace

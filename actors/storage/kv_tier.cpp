@@ -15,7 +15,7 @@ std::vector<size_t> tier_entries::newest(std::span<const kv::block_hash> chain, 
 
 namespace {
 
-enum timer_kind : uint8_t { sweep_timer = 1, hold_timer = 2 };
+enum tier_timer : uint8_t { sweep_timer = 1, tier_hold_timer = 2 };
 constexpr size_t chain_max = 65'536;
 
 // A snapshot on its way in.
@@ -212,7 +212,7 @@ class kv_tier_state {
   std::map<caf::actor_addr, std::set<transport::peer_id>> clients_;  // alive ones
   uint64_t next_ticket_ = 1, refused_ = 0;
   bool draining_ = false;
-  timer sweep_{sweep_timer}, hold_{hold_timer};
+  timer sweep_{sweep_timer}, hold_{tier_hold_timer};
 };
 
 }  // namespace

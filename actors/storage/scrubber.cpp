@@ -13,7 +13,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { executor_tick = 1, reclaim_timer = 2, scrub_timer = 3 };
+enum scrubber_timer : uint8_t { scrubber_tick = 1, reclaim_timer = 2, scrub_timer = 3 };
 constexpr nanoseconds members_wait = std::chrono::seconds(10);
 
 // A run as the client's actor, where it happens, and this one see it.
@@ -36,7 +36,7 @@ class scrubber_state {
   interface::behavior_type make_behavior(scrubber_options options) {
     options_ = std::move(options);
     options_.reclaim.only = options_.owner;
-    home_ = std::make_shared<actor_executor>(self_, executor_tick);
+    home_ = std::make_shared<actor_executor>(self_, scrubber_tick);
     not_before_ = now(self_) + 2 * options_.lease;
     reclaim_.arm(self_, options_.reclaim_every);
     if (options_.scrub_every > nanoseconds{0}) scrub_.arm(self_, options_.scrub_every);

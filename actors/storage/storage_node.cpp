@@ -14,7 +14,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { executor_tick = 1 };
+enum storage_node_timer : uint8_t { storage_node_tick = 1 };
 
 class storage_node_state {
  public:
@@ -32,7 +32,7 @@ class storage_node_state {
     context_ = std::move(context);
     host_ = std::move(host);
     times_ = times;
-    home_ = std::make_shared<actor_executor>(self_, executor_tick);
+    home_ = std::make_shared<actor_executor>(self_, storage_node_tick);
     host_->open([this, home = home_](result<opened_storage> r) {
       auto opened = std::make_shared<result<opened_storage>>(std::move(r));
       home->post([this, opened] { begin(std::move(*opened)); });

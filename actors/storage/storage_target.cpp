@@ -11,13 +11,13 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { executor_tick = 1, drain_timer = 2, hold_timer = 3 };
+enum target_timer : uint8_t { target_tick = 1, target_drain_timer = 2, target_hold_timer = 3 };
 
 // Lives as long as work on the pool does.
 struct target_body {
   target_body(caf::local_actor* self, const storage_target_options& o, transport::region_ptr region)
       : keep(o.keep),
-        home(std::make_shared<actor_executor>(self, executor_tick)),
+        home(std::make_shared<actor_executor>(self, target_tick)),
         work(*o.blocking),
         room(std::move(region), o.waiting_max),
         target(o.id, *o.store, work, *home) {}
@@ -362,7 +362,7 @@ class storage_target_state {
   kv_usage_reply counts_;
   bool draining_ = false;
   std::vector<promise<drain_reply>> drains_;
-  timer drain_{drain_timer}, hold_{hold_timer};
+  timer drain_{target_drain_timer}, hold_{target_hold_timer};
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace troupe::actors {
 namespace {
 
-enum timer_kind : uint8_t { executor_tick = 1, retry_timer = 2, poll_timer = 3 };
+enum store_client_timer : uint8_t { store_client_tick = 1, retry_timer = 2, poll_timer = 3 };
 
 // Lives as long as anything of the client is under way; calls hold it.
 struct store_body {
@@ -51,7 +51,7 @@ class store_client_state {
     session_ = std::move(session);
     body_ = std::make_shared<store_body>();
     body_->keep = options_.keep;
-    body_->home = std::make_shared<actor_executor>(self_, executor_tick);
+    body_->home = std::make_shared<actor_executor>(self_, store_client_tick);
     body_->compute = std::make_unique<kept_worker>(*options_.compute);
     body_->compute->keep(body_);
     if (options_.local) {

@@ -16,7 +16,7 @@ constexpr nanoseconds forever = std::chrono::hours(1);
 
 std::atomic_ref<uint64_t> stamp_of(slot_header* h) { return std::atomic_ref<uint64_t>(h->stamp); }
 
-inbox_control* control(std::byte* region) { return reinterpret_cast<inbox_control*>(region); }
+inbox_control* control_of(std::byte* region) { return reinterpret_cast<inbox_control*>(region); }
 
 void relax() {
 #if defined(__x86_64__)
@@ -92,7 +92,7 @@ void exchange_group::publish(std::byte* peer, uint32_t rank, const slot_header& 
   std::memcpy(reinterpret_cast<std::byte*>(to) + after, reinterpret_cast<const std::byte*>(&header) + after,
               sizeof header - after);
   stamp_of(to).store(header.stamp, std::memory_order_seq_cst);
-  if (control(peer)->sleeping.load(std::memory_order_seq_cst) != 0) {
+  if (control_of(peer)->sleeping.load(std::memory_order_seq_cst) != 0) {
     p_.counters->nudges.fetch_add(1, std::memory_order_relaxed);
     send(rank, make_header(slot_kind::nudge, 0), {}, small_limit);
   }
@@ -218,14 +218,14 @@ result<void> exchange_group::wait_for(slot_kind kind, uint32_t layer) {
       sched_yield();
       continue;
     }
-    control(inbox_)->sleeping.store(1, std::memory_order_seq_cst);
+    control_of(inbox_)->sleeping.store(1, std::memory_order_seq_cst);
     p_.link->progress(*this);
     // A death that this progress has brought is judged first: no second notice of it would end the sleep.
     if (!all_arrived(kind) && !failed_ && deaths_ == deaths) {
       p_.counters->sleeps.fetch_add(1, std::memory_order_relaxed);
       p_.link->sleep(p_.deadline - waited);
     }
-    control(inbox_)->sleeping.store(0, std::memory_order_seq_cst);
+    control_of(inbox_)->sleeping.store(0, std::memory_order_seq_cst);
     p_.link->progress(*this);
   }
 }

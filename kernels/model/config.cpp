@@ -115,7 +115,7 @@ bool ascending(const std::vector<uint32_t>& v) {
   return true;
 }
 
-bool contains(const std::vector<uint32_t>& v, uint32_t x) {
+bool lists(const std::vector<uint32_t>& v, uint32_t x) {
   for (uint32_t e : v)
     if (e == x) return true;
   return false;
@@ -154,7 +154,7 @@ void check_relations(const model_config& c, reader& r) {
       c.index_source_layer_ids.back() >= layers)
     return r.complain("index_source_layer_ids", "must ascend and stay below num_hidden_layers {}", layers);
   for (uint32_t s : c.kv_source_layer_ids) {
-    if (!contains(c.index_source_layer_ids, s))
+    if (!lists(c.index_source_layer_ids, s))
       r.complain("index_source_layer_ids", "lacks {}, which is in kv_source_layer_ids", s);
     if (c.compress_ratios[s] == 0)
       r.complain("compress_ratios", "entry {} is 0, but layer {} is a KV source", s, s);
@@ -164,7 +164,7 @@ void check_relations(const model_config& c, reader& r) {
   uint32_t source = UINT32_MAX;
   for (uint32_t l = 0; l < c.compress_ratios.size(); ++l) {
     uint32_t ratio = c.compress_ratios[l];
-    if (contains(c.kv_source_layer_ids, l)) source = l;
+    if (lists(c.kv_source_layer_ids, l)) source = l;
     if (l >= layers) {
       if (ratio != 0) r.complain("compress_ratios", "entry {} is {}, draft blocks have 0", l, ratio);
     } else if (ratio != 0 && (source == UINT32_MAX || c.compress_ratios[source] != ratio)) {
@@ -172,7 +172,7 @@ void check_relations(const model_config& c, reader& r) {
                  l, ratio, l);
     }
   }
-  if (!contains(c.index_source_layer_ids, c.candidate_source_layer_id))
+  if (!lists(c.index_source_layer_ids, c.candidate_source_layer_id))
     r.complain("candidate_source_layer_id", "is {}, not one of index_source_layer_ids", c.candidate_source_layer_id);
   if (c.engram_num_embeddings.size() != c.engram_layer_ids.size())
     r.complain("engram_num_embeddings", "has {} entries, engram_layer_ids has {}", c.engram_num_embeddings.size(),

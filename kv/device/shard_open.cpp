@@ -6,7 +6,7 @@
 namespace troupe::kv {
 namespace {
 
-constexpr size_t batch_records = 1'024;
+constexpr size_t dropped_at_once = 1'024;
 
 std::string hex(const device_uuid& u) {
   std::string out;
@@ -163,7 +163,7 @@ result<void> shard_store::impl::load_records() {
       const run_range place = ours ? run_range{f->chunk, f->first_run, f->runs} : run_range{};
       if (!ours || !space.contains(place)) {
         bad.emplace_back(walk->key());
-        if (bad.size() < batch_records) continue;
+        if (bad.size() < dropped_at_once) continue;
         if (auto r = drop_records(bad); !r) return r;
         bad.clear();
         continue;

@@ -14,16 +14,14 @@
 namespace troupe::cli {
 namespace {
 
-using json = nlohmann::json;
-
-struct options : cluster_options {
+struct chat_options : cluster_options {
   std::string url, once, system, model;
   uint32_t max_tokens = 256;
   double temperature = -1, top_p = -1;  // negative: the model's own
   int64_t seed = -1;
 };
 
-result<config::address> server_of(const options& o, std::string& model) {
+result<config::address> server_of(const chat_options& o, std::string& model) {
   if (o.url.empty()) {
     TROUPE_TRY(auto file, o.find());
     if (model.empty()) model = file.model;
@@ -44,9 +42,9 @@ http_request request_to(const config::address& server) {
 }
 
 // Sends the conversation, prints the answer as it comes and returns it.
-result<std::string> turn(const config::address& server, const options& o, const std::string& model,
-                         const json& messages) {
-  json body{{"model", model}, {"messages", messages}, {"stream", true}, {"max_tokens", o.max_tokens}};
+result<std::string> turn(const config::address& server, const chat_options& o, const std::string& model,
+                         const nlohmann::json& messages) {
+  nlohmann::json body{{"model", model}, {"messages", messages}, {"stream", true}, {"max_tokens", o.max_tokens}};
   if (o.temperature >= 0) body["temperature"] = o.temperature;
   if (o.top_p >= 0) body["top_p"] = o.top_p;
   if (o.seed >= 0) body["seed"] = o.seed;
@@ -55,13 +53,13 @@ result<std::string> turn(const config::address& server, const options& o, const 
   r.body = body.dump();
   std::string answer, broken;
   auto done = fetch_stream(r, [&](std::string_view data) {
-    json chunk = json::parse(data, nullptr, false);
+    nlohmann::json chunk = nlohmann::json::parse(data, nullptr, false);
     if (chunk.is_object() && chunk.contains("error")) {
       broken = error_text({0, std::string(data)});
       return false;
     }
     if (!chunk.is_object() || !chunk.contains("choices") || chunk["choices"].empty()) return true;
-    const json& delta = chunk["choices"][0].value("delta", json::object());
+    const nlohmann::json& delta = chunk["choices"][0].value("delta", nlohmann::json::object());
     if (delta.contains("content") && delta["content"].is_string()) {
       std::string text = delta["content"];
       std::fwrite(text.data(), 1, text.size(), stdout);
@@ -78,7 +76,7 @@ result<std::string> turn(const config::address& server, const options& o, const 
   return answer;
 }
 
-int run(const options& o) {
+int run(const chat_options& o) {
   std::string model = o.model;
   auto server = server_of(o, model);
   if (!server) return complain("chat", server.error().message, code_for(server.error()));
@@ -87,12 +85,12 @@ int run(const options& o) {
     r.target = "/v1/models";
     auto models = fetch(r);
     if (!models) return complain("chat", models.error().message, code_for(models.error()));
-    json j = json::parse(models->body, nullptr, false);
+    nlohmann::json j = nlohmann::json::parse(models->body, nullptr, false);
     if (models->status != 200 || !j.is_object() || !j.contains("data") || j["data"].empty())
       return complain("chat", error_text(*models), failed);
     model = j["data"][0].value("id", "");
   }
-  json messages = json::array();
+  nlohmann::json messages = nlohmann::json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   bool person = isatty(STDIN_FILENO) && o.once.empty();
   if (person) fmt::print(stderr, "{} at {}; an empty line or Ctrl-D ends\n", model, server->text());
@@ -113,7 +111,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_chat(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<chat_options>();
   CLI::App* c = app.add_subcommand("chat", "Talk to a running cluster");
   o->add_to(*c);
   c->add_option("--url", o->url,

@@ -10,12 +10,12 @@
 namespace troupe::cli {
 namespace {
 
-struct options : config_options {
+struct config_command_options : config_options {
   bool check = false, print = false, markdown = false, explain = false;
   std::string topic;
 };
 
-int run(const options& o) {
+int run(const config_command_options& o) {
   if (o.explain || !o.topic.empty()) {
     auto text = config::explain(o.topic);
     if (!text) return complain("config", text.error().message, usage);
@@ -43,14 +43,15 @@ int run(const options& o) {
 }  // namespace
 
 void add_config(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<config_command_options>();
   CLI::App* c = app.add_subcommand("config", "Explain, check or print a configuration");
   o->add_to(*c);
   auto* explain = c->add_flag("--explain", o->explain, "Every key with type, default, bounds and meaning");
   c->add_option("TOPIC", o->topic, "Explain this SECTION or SECTION.KEY only");
-  auto* check =
-      c->add_flag("--check", o->check, "Check the file, and the key file and config.json that it names, and name every mistake (what happens "
-                  "without an option)");
+  auto* check = c->add_flag(
+      "--check", o->check,
+      "Check the file, and the key file and config.json that it names, and name every mistake (what happens "
+      "without an option)");
   auto* print = c->add_flag("--print", o->print, "Print the effective configuration with every key, as YAML");
   auto* markdown = c->add_flag("--markdown", o->markdown, "Print docs/config.md");
   print->excludes(check)->excludes(explain)->excludes(markdown);

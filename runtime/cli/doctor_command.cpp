@@ -12,12 +12,12 @@
 namespace troupe::cli {
 namespace {
 
-struct options : config_options {
+struct doctor_options : config_options {
   std::string model;
   bool json = false;
 };
 
-int run(const options& o, bool with_config) {
+int run(const doctor_options& o, bool with_config) {
   doctor_request request;
   request.model = o.model;
   if (with_config) {
@@ -47,7 +47,7 @@ int run(const options& o, bool with_config) {
 }  // namespace
 
 void add_doctor(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<doctor_options>();
   o->file.clear();
   CLI::App* c = app.add_subcommand("doctor", "What this machine can do, and why not");
   auto* config = c->add_option("-c,--config", o->file, "Also check what this configuration needs: ports, model");

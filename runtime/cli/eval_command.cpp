@@ -15,12 +15,12 @@ namespace {
 
 const std::set<std::string> everything{"loss", "load", "acceptance", "replay", "speed", "samples"};
 
-struct options : eval_request {
+struct eval_options : eval_request {
   std::vector<std::string> parts{"all"};
   bool json = false;
 };
 
-int run(options o) {
+int run(eval_options o) {
   if (o.model.empty()) {
     auto model = default_model();
     if (!model) return complain("eval", model.error().message, usage);
@@ -57,7 +57,7 @@ int run(options o) {
 }  // namespace
 
 void add_eval(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<eval_options>();
   o->threads = std::max(1u, std::thread::hardware_concurrency());
   CLI::App* c = app.add_subcommand("eval", "What a model is worth: loss, acceptance, expert load, replay, speed");
   c->add_option("--model", o->model, "Checkpoint folder; by default the model of configs/local.yaml");

@@ -25,7 +25,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-struct options : config_options {
+struct generate_options : config_options {
   std::string model, prompt, prompts_file, log_level = "warning";
   std::vector<int32_t> ids;
   uint32_t max_tokens = 64, threads = 0, top_k = 0;
@@ -48,7 +48,7 @@ struct board {
   size_t left = 0;
 };
 
-result<std::vector<std::string>> prompts_of(const options& o) {
+result<std::vector<std::string>> prompts_of(const generate_options& o) {
   if (o.prompts_file.empty()) return std::vector<std::string>{o.prompt};
   std::ifstream file;
   std::istream* in = &std::cin;
@@ -65,7 +65,7 @@ result<std::vector<std::string>> prompts_of(const options& o) {
   return out;
 }
 
-result<std::vector<std::vector<int32_t>>> encode(const options& o, const recipe::recipe* r,
+result<std::vector<std::vector<int32_t>>> encode(const generate_options& o, const recipe::recipe* r,
                                                  const std::vector<std::string>& texts) {
   std::vector<std::vector<int32_t>> out;
   if (!o.ids.empty()) {
@@ -80,7 +80,7 @@ result<std::vector<std::vector<int32_t>>> encode(const options& o, const recipe:
   return out;
 }
 
-void print_answer(const options& o, const recipe::recipe* r, size_t index, const std::vector<int32_t>& prompt,
+void print_answer(const generate_options& o, const recipe::recipe* r, size_t index, const std::vector<int32_t>& prompt,
                   const answer& a) {
   std::string text = r ? r->tokens().decode(a.tokens) : "";
   if (!o.as_json) {
@@ -101,7 +101,7 @@ void print_answer(const options& o, const recipe::recipe* r, size_t index, const
   fmt::print("{}\n", j.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-int run(const options& o) {
+int run(const generate_options& o) {
   auto overrides = o.overrides;
   if (!o.model.empty()) overrides.push_back("model.path=" + o.model);
   if (o.threads > 0) overrides.push_back("decode.threads=" + std::to_string(o.threads));
@@ -200,7 +200,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_generate(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<generate_options>();
   o->file.clear();
   CLI::App* c = app.add_subcommand("generate", "Run prompts with an engine in this process");
   c->add_option("-c,--config", o->file,

@@ -14,7 +14,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-struct options {
+struct kv_bench_options {
   kv_store_options store;
   uint64_t blocks = 2048, chain = 1024, seed = 1;
   uint32_t rounds = 3;
@@ -25,7 +25,7 @@ json times(const kv::latency& l) {
   return {{"calls", l.calls}, {"p50_us", l.p50_us}, {"p99_us", l.p99_us}, {"max_us", l.max_us}};
 }
 
-result<int> bench(const options& o) {
+result<int> bench(const kv_bench_options& o) {
   kv::bench_options b;
   TROUPE_TRY(b.store, o.store.resolve());
   b.store.create = true;
@@ -73,7 +73,7 @@ result<int> bench(const options& o) {
 }  // namespace
 
 void add_kv_bench(CLI::App& kv, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<kv_bench_options>();
   CLI::App* c = kv.add_subcommand("bench", "Measure puts, gets and losses in a new directory");
   o->store.add_to(*c, true);
   c->add_option("--blocks", o->blocks, "Blocks in all")->check(CLI::Range(1, 1 << 24))->capture_default_str();

@@ -20,14 +20,14 @@ namespace {
 constexpr size_t blocks_per_call = 256;
 constexpr uint64_t bytes_per_call = 64ull << 20;
 
-struct options {
+struct kv_blocks_options {
   kv_store_options store;
   kv_chain_options chain;
   std::string data, out, block_bytes, traffic = "agent";
   bool read_only = false;
 };
 
-void print(const options& o, const nlohmann::ordered_json& j, const std::string& for_people) {
+void print(const kv_blocks_options& o, const nlohmann::ordered_json& j, const std::string& for_people) {
   fmt::print("{}\n", o.store.json ? j.dump() : for_people);
   std::fflush(stdout);
 }
@@ -53,7 +53,7 @@ result<std::vector<std::byte>> read_file(const std::string& path) {
   return bytes;
 }
 
-result<int> put(const options& o) {
+result<int> put(const kv_blocks_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.create = true;
   TROUPE_TRY(auto data, read_file(o.data));
@@ -121,7 +121,7 @@ result<int> put(const options& o) {
   return int{ok};
 }
 
-result<int> get(const options& o) {
+result<int> get(const kv_blocks_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
   where.read_only = o.read_only;
@@ -196,7 +196,7 @@ result<int> get(const options& o) {
   return complain("kv get", fmt::format("{} of {} blocks: {}", blocks, chain.size(), stopped), failed);
 }
 
-result<int> match(const options& o) {
+result<int> match(const kv_blocks_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   TROUPE_TRY(auto store, kv_open(o.store, where, true));
   kv_notes("match", *store);
@@ -209,17 +209,11 @@ result<int> match(const options& o) {
   return int{ok};
 }
 
-template <class F>
-void run(context& ctx, const char* name, F&& f) {
-  auto r = f();
-  ctx.result = r ? *r : kv_fail(name, r.error());
-}
-
 }  // namespace
 
 void add_kv_blocks(CLI::App& kv, context& ctx) {
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_blocks_options>();
     CLI::App* c =
         kv.add_subcommand("put", "Store a file as the blocks of a chain of tokens; makes the store if needed");
     o->store.add_to(*c, true);
@@ -233,10 +227,10 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     c->footer(
         "Blocks that are there already are kept. The last block may be shorter.\n"
         "Example:\n  troupe kv put --dir /tmp/kv --block-tokens 4 --text 'sixteen letters.' --data README.md");
-    c->callback([o, &ctx] { run(ctx, "put", [&] { return put(*o); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "put", [&] { return put(*o); }); });
   }
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_blocks_options>();
     CLI::App* c = kv.add_subcommand("get", "Read the blocks of a chain of tokens into a file");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
@@ -249,16 +243,16 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     c->footer(
         "Exit code 1 when not all blocks are there; what comes before the first missing one is written.\n"
         "Example:\n  troupe kv get --dir /tmp/kv --text 'sixteen letters.' --out copy.md");
-    c->callback([o, &ctx] { run(ctx, "get", [&] { return get(*o); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "get", [&] { return get(*o); }); });
   }
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_blocks_options>();
     CLI::App* c = kv.add_subcommand("match", "How many blocks of a chain are there, from the first on");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
     o->chain.add_to(*c);
     c->footer("Extends no life.\nExample:\n  troupe kv match --dir /tmp/kv --text 'sixteen letters.'");
-    c->callback([o, &ctx] { run(ctx, "match", [&] { return match(*o); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "match", [&] { return match(*o); }); });
   }
 }
 

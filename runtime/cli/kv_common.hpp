@@ -79,6 +79,13 @@ class kv_progress {
 /// or somebody else has it, 1 otherwise.
 int kv_fail(const std::string& command, const error& e);
 
+/// Runs a subcommand's function, `result<int>()`, and leaves its exit code in `ctx`.
+template <class F>
+void kv_run(context& ctx, const char* name, F&& f) {
+  const result<int> r = f();
+  ctx.result = r ? *r : kv_fail(name, r.error());
+}
+
 /// Prints what opening the store found, to stderr.
 void kv_notes(const std::string& command, const kv::directory_store& store);
 

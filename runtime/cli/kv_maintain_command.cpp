@@ -15,14 +15,14 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-struct options {
+struct kv_maintain_options {
   kv_store_options store;
   uint64_t limit = 0;
   std::string grace = "0s";
   bool drop_lost = false, deep = false;
 };
 
-result<int> ls(const options& o) {
+result<int> ls(const kv_maintain_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   kv_interrupt interrupt;
   TROUPE_TRY(auto store, kv_open(o.store, where, true));
@@ -65,7 +65,7 @@ result<int> ls(const options& o) {
   return kv_interrupt::set() ? int{interrupted} : int{ok};
 }
 
-result<int> stat(const options& o) {
+result<int> stat(const kv_maintain_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   TROUPE_TRY(auto store, kv_open(o.store, where, true));
   kv_notes("stat", *store);
@@ -148,7 +148,7 @@ void print_report(const kv::scrub_report& r, bool as_json, bool repair) {
   std::fflush(stdout);
 }
 
-result<int> check(const options& o, const char* name, bool repair) {
+result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.remake_missing = repair && where.without.empty();
   where.give_up_missing = o.drop_lost;
@@ -207,43 +207,37 @@ result<int> check(const options& o, const char* name, bool repair) {
                 : (report.clean() && unrecorded == 0 ? int{ok} : int{failed});
 }
 
-template <class F>
-void run(context& ctx, const char* name, F&& f) {
-  auto r = f();
-  ctx.result = r ? *r : kv_fail(name, r.error());
-}
-
 }  // namespace
 
 void add_kv_maintain(CLI::App& kv, context& ctx) {
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_maintain_options>();
     CLI::App* c = kv.add_subcommand("ls", "List the extents: rows of up to 16 blocks that are stored together");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
     c->add_option("--limit", o->limit, "At most so many; 0: all")->check(CLI::NonNegativeNumber);
     c->footer("Example:\n  troupe kv ls --dir /tmp/kv");
-    c->callback([o, &ctx] { run(ctx, "ls", [&] { return ls(*o); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "ls", [&] { return ls(*o); }); });
   }
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_maintain_options>();
     CLI::App* c = kv.add_subcommand("stat", "What the store is and how full");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
     c->footer("Example:\n  troupe kv stat --dir /tmp/kv --json");
-    c->callback([o, &ctx] { run(ctx, "stat", [&] { return stat(*o); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "stat", [&] { return stat(*o); }); });
   }
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_maintain_options>();
     CLI::App* c = kv.add_subcommand("verify", "Read everything and say what is missing, rotten or orphaned");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
     c->add_flag("--deep", o->deep, "Read also the room that no record takes: an index may have lost what lies there");
     c->footer("Changes nothing. Exit code 1 when something is wrong.\nExample:\n  troupe kv verify --dir /tmp/kv");
-    c->callback([o, &ctx] { run(ctx, "verify", [&] { return check(*o, "verify", false); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "verify", [&] { return check(*o, "verify", false); }); });
   }
   {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_maintain_options>();
     CLI::App* c = kv.add_subcommand("scrub", "Read everything and put right what can be");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
@@ -257,7 +251,7 @@ void add_kv_maintain(CLI::App& kv, context& ctx) {
         "orphans, gives back what has expired. What cannot be rebuilt is kept, as its disks may only be unmounted,\n"
         "unless --drop-lost is given. Exit code 1 when something could not be put right.\n"
         "Example:\n  troupe kv scrub --dir /tmp/kv");
-    c->callback([o, &ctx] { run(ctx, "scrub", [&] { return check(*o, "scrub", true); }); });
+    c->callback([o, &ctx] { kv_run(ctx, "scrub", [&] { return check(*o, "scrub", true); }); });
   }
 }
 

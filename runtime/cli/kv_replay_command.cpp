@@ -18,7 +18,7 @@
 namespace troupe::cli {
 namespace {
 
-struct options {
+struct kv_replay_options {
   std::string trace, dir;
   double ttl_s = 0;
   uint64_t lru = 0;
@@ -50,7 +50,7 @@ double seconds_since(nanoseconds start) { return std::chrono::duration<double>(s
 
 double rounded(double v) { return std::round(v * 1e6) / 1e6; }
 
-nlohmann::ordered_json common(const options& o, const kv::replay_counts& c) {
+nlohmann::ordered_json common(const kv_replay_options& o, const kv::replay_counts& c) {
   nlohmann::ordered_json j;
   j["trace"] = o.trace;
   j["definition"] = "a request hits the longest stored prefix of its blocks; then all its blocks are stored or touched";
@@ -66,7 +66,7 @@ nlohmann::ordered_json common(const options& o, const kv::replay_counts& c) {
   return j;
 }
 
-result<nlohmann::ordered_json> through_index(const options& o, const std::vector<kv::trace_request>& trace) {
+result<nlohmann::ordered_json> through_index(const kv_replay_options& o, const std::vector<kv::trace_request>& trace) {
   kv::replay_shape shape;
   shape.stop = kv_interrupt::set;
   shape.block_tokens = o.block_tokens, shape.block_bytes = o.block_bytes, shape.lru_blocks = o.lru;
@@ -110,7 +110,7 @@ result<nlohmann::ordered_json> through_index(const options& o, const std::vector
   return j;
 }
 
-int run(const options& o) {
+int run(const kv_replay_options& o) {
   const kv_interrupt interrupt;
   if (o.ttl_s > 0 && o.lru > 0) return complain("kv replay", "--ttl and --lru: choose one", usage);
   if (const auto code = kv_code(o.ec); !code) return complain("kv replay", code.error().message, usage);
@@ -134,7 +134,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_kv_replay(CLI::App& kv, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<kv_replay_options>();
   CLI::App* c = kv.add_subcommand("replay", "What a recorded trace would have found in the store; JSON to stdout");
   c->add_option("--trace", o->trace, "Trace in the format of the Mooncake release (JSON lines)")->required();
   c->add_option("--ttl", o->ttl_s, "Seconds that a block lives after its last use; default: for ever")

@@ -14,14 +14,14 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-struct options {
+struct kv_targets_options {
   kv_store_options store;
   uint32_t count = 1;
   std::vector<uint32_t> ids;
   bool back = false;
 };
 
-result<int> list(const options& o) {
+result<int> list(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   TROUPE_TRY(auto store, kv_open_to_look(where));
   kv_notes("targets", *store);
@@ -53,7 +53,7 @@ result<int> list(const options& o) {
   return int{ok};
 }
 
-result<int> add(const options& o) {
+result<int> add(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   TROUPE_TRY(const auto added, kv::add_targets(where.dir, o.count));
   std::string text;
@@ -62,13 +62,13 @@ result<int> add(const options& o) {
   return int{ok};
 }
 
-std::vector<kv::target_id> named(const options& o) {
+std::vector<kv::target_id> named(const kv_targets_options& o) {
   std::vector<kv::target_id> out;
   for (const uint32_t id : o.ids) out.push_back(kv::target_id{id});
   return out;
 }
 
-result<int> drain(const options& o) {
+result<int> drain(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   if (auto r = kv::drain_targets(where.dir, named(o), !o.back); !r) return fail(r.error());
   if (o.back) return int{ok};
@@ -97,7 +97,7 @@ result<int> drain(const options& o) {
   return complain("kv targets drain", "not done: the notes say why; it goes on when it is called again", failed);
 }
 
-result<int> remove(const options& o) {
+result<int> remove(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   for (const auto t : named(o)) {
     if (auto r = kv::remove_target(where, t); !r) return fail(r.error());
@@ -106,7 +106,7 @@ result<int> remove(const options& o) {
   return int{ok};
 }
 
-result<int> renew(const options& o) {
+result<int> renew(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   where.renew = o.ids;
   TROUPE_TRY(auto store, kv::directory_store::open(where));
@@ -133,7 +133,7 @@ void add_kv_targets(CLI::App& kv, context& ctx) {
       "  troupe kv targets drain --dir /tmp/kv 2\n"
       "  troupe kv targets remove --dir /tmp/kv 2");
   const auto command = [&](const char* name, const char* text, auto run) {
-    auto o = std::make_shared<options>();
+    auto o = std::make_shared<kv_targets_options>();
     CLI::App* c = group->add_subcommand(name, text);
     o->store.add_to(*c, false);
     c->callback([o, name, run, &ctx] {

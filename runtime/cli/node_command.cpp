@@ -8,12 +8,12 @@
 namespace troupe::cli {
 namespace {
 
-struct options : config_options {
+struct node_options : config_options {
   std::string seat, join;
   int report_fd = -1;
 };
 
-int run(const options& o) {
+int run(const node_options& o) {
   node::node_request request;
   auto s = config::load(o.file, o.overrides);
   if (!s) return complain("node", s.error().message, usage);
@@ -44,7 +44,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_node(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<node_options>();
   CLI::App* c = app.add_subcommand("node", "One process of a cluster");
   o->add_to(*c);
   c->add_option("--seat", o->seat,

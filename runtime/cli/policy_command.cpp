@@ -11,7 +11,7 @@
 namespace troupe::cli {
 namespace {
 
-struct options {
+struct policy_options {
   std::string name, schema;
   bool list = false;
 };
@@ -22,7 +22,7 @@ int unknown(const std::string& name) {
   return complain("policy", fmt::format("no decision called {}; see troupe policy --list", name), usage);
 }
 
-int run(const options& o) {
+int run(const policy_options& o) {
   using nlohmann::json;
   if (o.list) {
     for (const auto& e : policies::registry()) fmt::print("{:<16} {}\n", e.name, e.help);
@@ -55,7 +55,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_policy(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<policy_options>();
   CLI::App* c = app.add_subcommand("policy", "Take one decision: JSON from stdin, plan with its reason to stdout");
   auto* name = c->add_option("NAME", o->name, "The decision");
   auto* list = c->add_flag("--list", o->list, "All decisions, one a line");

@@ -12,13 +12,13 @@
 namespace troupe::cli {
 namespace {
 
-struct options : cluster_options {
+struct status_options : cluster_options {
   std::string director;
   bool json = false, watch = false;
   double interval = 2;
 };
 
-int run(const options& o) {
+int run(const status_options& o) {
   std::string where = o.director, http;
   if (where.empty()) {
     auto file = o.find();
@@ -45,7 +45,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_status(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<status_options>();
   CLI::App* c = app.add_subcommand("status", "Nodes, roles, queues and pages of a running cluster");
   o->add_to(*c);
   c->add_option("--director", o->director, "Address of the director, HOST:PORT, instead of a cluster on this machine");

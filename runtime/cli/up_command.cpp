@@ -18,7 +18,7 @@
 namespace troupe::cli {
 namespace {
 
-struct options : config_options {
+struct up_options : config_options {
   std::string run_dir, then;
   double ready_within = 120;
   bool json = false;
@@ -48,7 +48,7 @@ pid_t start_shell(const std::string& command, const node::local_cluster& c) {
 
 // Watches the cluster until a signal, a death, or the end of the shell command; returns the exit code.
 // `broken`: set when a process died.
-int watch(node::local_cluster& c, const options& o, bool& broken) {
+int watch(node::local_cluster& c, const up_options& o, bool& broken) {
   pid_t shell = o.then.empty() ? -1 : start_shell(o.then, c);
   for (;;) {
     auto going_on = c.watch(std::chrono::milliseconds(shell > 0 ? 100 : 60000));
@@ -68,7 +68,7 @@ int watch(node::local_cluster& c, const options& o, bool& broken) {
   }
 }
 
-int run(const options& o, const std::string& program) {
+int run(const up_options& o, const std::string& program) {
   auto s = config::load(o.file, o.overrides);
   if (!s) return complain("up", s.error().message, usage);
   log::init("up", s->log.level);
@@ -122,7 +122,7 @@ int run(const options& o, const std::string& program) {
 }  // namespace
 
 void add_up(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<up_options>();
   CLI::App* c = app.add_subcommand("up", "A whole cluster on this machine, one process per node");
   o->add_to(*c);
   c->add_option("--run-dir", o->run_dir, "Folder for logs and cluster.json; by default one per cluster name and user");

@@ -13,13 +13,13 @@
 namespace troupe::cli {
 namespace {
 
-struct options {
+struct verify_options {
   std::string model, golden, isa = "auto";
   uint32_t threads = 1;
   bool json = false;
 };
 
-int run(const options& o) {
+int run(const verify_options& o) {
   auto which = kernels::cpu::best_isa();
   if (o.isa != "auto") {
     auto named = kernels::cpu::isa_from_string(o.isa);
@@ -57,7 +57,7 @@ int run(const options& o) {
 }  // namespace
 
 void add_verify(CLI::App& app, context& ctx) {
-  auto o = std::make_shared<options>();
+  auto o = std::make_shared<verify_options>();
   CLI::App* c = app.add_subcommand("verify", "The engine against golden tensors");
   c->add_option("--model", o->model, "Checkpoint folder")->required();
   c->add_option("--golden", o->golden,

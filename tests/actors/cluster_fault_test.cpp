@@ -18,12 +18,6 @@ cluster_options with_seed(uint64_t seed) {
   return o;
 }
 
-bool all_ended(const sim_cluster& c) {
-  for (auto& x : c.clients)
-    if (x->ends == 0) return false;
-  return true;
-}
-
 void submit(sim_cluster& c, int n, const std::string& front = "front-0") {
   for (int i = 0; i < n; ++i) c.submit(c.random_request(), front);
 }

@@ -22,12 +22,6 @@ uint64_t print_seed(uint64_t seed) {
   return seed;
 }
 
-bool all_ended(const sim_cluster& c) {
-  for (auto& x : c.clients)
-    if (x->ends == 0) return false;
-  return true;
-}
-
 TEST(cluster, one_request) {
   cluster_options o;
   o.seed = print_seed(1);

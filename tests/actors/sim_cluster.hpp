@@ -164,4 +164,11 @@ Answer sim_cluster::ask_now(const Handle& handle, Query q) {
   return out->empty() ? Answer{} : out->front();
 }
 
+/// Every client got its end.
+inline bool all_ended(const sim_cluster& c) {
+  for (auto& x : c.clients)
+    if (x->ends == 0) return false;
+  return true;
+}
+
 }  // namespace troupe::actors

@@ -5,6 +5,7 @@
 
 #include "kernels/model/damage.hpp"
 #include "tests/kernels/engine_fixture.hpp"
+#include "tests/kernels/tiny.hpp"
 #include "tests/support/damaged_model.hpp"
 
 namespace troupe::kernels {
@@ -58,8 +59,6 @@ TEST(damage, is_found_by_name) {
   EXPECT_EQ(damage_text({}), "");
 }
 
-const std::string tiny = TROUPE_TEST_DATA "/tiny-v41";
-
 TEST(damage, logits_that_are_no_numbers_end_the_sequence_with_an_error) {
   damaged_model copy;
   copy.damage("norm.weight", 6, 2);
@@ -75,7 +74,7 @@ TEST(damage, logits_that_are_no_numbers_end_the_sequence_with_an_error) {
 // drafts under verification (of which that token may be one) and without.
 TEST(damage, what_came_before_it_counts) {
   const prompt p = prompt_of(30, 40);
-  const auto whole = run(tiny, p);
+  const auto whole = run(tiny_folder, p);
   ASSERT_EQ(whole.finish, finish_reason::length);
   const auto bad = std::find_if(whole.tokens.begin() + 5, whole.tokens.end(), [&](token_id t) {
     return std::find(p.tokens.begin(), p.tokens.end(), t) == p.tokens.end() &&
@@ -83,7 +82,7 @@ TEST(damage, what_came_before_it_counts) {
   });
   ASSERT_NE(bad, whole.tokens.end());
   damaged_model copy;
-  copy.damage("embed.weight", size_t(*bad) * 2 * size_t((*load_model(tiny))->config.hidden_size), 8);
+  copy.damage("embed.weight", size_t(*bad) * 2 * size_t((*load_model(tiny_folder))->config.hidden_size), 8);
   for (bool speculate : {true, false}) {
     prompt q = p;
     q.speculate = speculate;
@@ -97,10 +96,10 @@ TEST(damage, what_came_before_it_counts) {
 
 TEST(damage, a_drafter_that_gives_no_numbers_gives_no_drafts) {
   const prompt p = prompt_of(30, 24);
-  const auto whole = run(tiny, p);
+  const auto whole = run(tiny_folder, p);
   ASSERT_GT(whole.drafted, 0u);
   for (const char* tensor : {"markov_head.head.weight", "norm.weight"}) {
-    const auto blocks = (*load_model(tiny))->config.num_nextn_predict_layers;
+    const auto blocks = (*load_model(tiny_folder))->config.num_nextn_predict_layers;
     damaged_model copy;
     copy.damage(fmt::format("mtp.{}.{}", blocks - 1, tensor), 0, 2);
     const auto got = run(copy.path(), p);

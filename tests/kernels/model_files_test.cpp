@@ -10,6 +10,7 @@
 
 #include "kernels/model/model.hpp"
 #include "runtime/base/rng.hpp"
+#include "tests/kernels/tiny.hpp"
 
 namespace troupe::kernels {
 namespace {
@@ -17,15 +18,13 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-const std::string tiny = TROUPE_TEST_DATA "/tiny-v41";
-
 // A copy of tiny-v41 whose safetensors header can be edited.
 class model_copy {
  public:
   model_copy() : dir_(fs::temp_directory_path() / fmt::format("troupe-model-{}-{}", ::getpid(), count_++)) {
     fs::create_directories(dir_);
     for (const char* name : {"config.json", "engram_hash.json", "model.safetensors"})
-      fs::copy_file(fs::path(tiny) / name, dir_ / name, fs::copy_options::overwrite_existing);
+      fs::copy_file(fs::path(tiny_folder) / name, dir_ / name, fs::copy_options::overwrite_existing);
     std::ifstream in(dir_ / "model.safetensors", std::ios::binary);
     uint64_t length = 0;
     in.read(reinterpret_cast<char*>(&length), 8);
@@ -244,7 +243,7 @@ TEST(model_files, config_that_contradicts_the_weights) {
   expect_error(hash, errc::invalid_argument, {"engram_hash.json", "engram_compressed_vocab_size"});
   model_copy primes;
   primes.write("engram_hash.json", [] {
-    json h = json::parse(*read_text_file(tiny + "/engram_hash.json"));
+    json h = json::parse(*read_text_file(tiny_folder + "/engram_hash.json"));
     h["primes"][0][0][0] = 1013;
     return h.dump();
   }());
@@ -274,7 +273,7 @@ TEST(model_files, several_files_with_an_index) {
   ASSERT_TRUE(m) << m.error().message;
   const tensor* t = (*m)->files.find("head.weight");
   ASSERT_NE(t, nullptr);
-  auto whole = load_model(tiny);
+  auto whole = load_model(tiny_folder);
   const tensor* u = (*whole)->files.find("head.weight");
   EXPECT_EQ(std::memcmp(t->data.data(), u->data.data(), u->data.size()), 0);
 
@@ -286,7 +285,7 @@ TEST(model_files, several_files_with_an_index) {
 }
 
 TEST(model_files, fingerprint_changes_with_weights_backend_and_mode) {
-  auto a = load_model(tiny);
+  auto a = load_model(tiny_folder);
   ASSERT_TRUE(a);
   const auto base = fingerprint(**a, "cpu f32", "exact");
   ASSERT_TRUE(base);

@@ -6,18 +6,17 @@
 
 #include "kernels/cpu/operators.hpp"
 #include "kernels/model/verify.hpp"
+#include "tests/kernels/tiny.hpp"
 
 namespace troupe::kernels {
 namespace {
-
-const std::string tiny = TROUPE_TEST_DATA "/tiny-v41";
 
 std::vector<verify_row> rows_of(const std::string& model_directory, cpu::isa which, uint32_t threads) {
   auto m = load_model(model_directory);
   EXPECT_TRUE(m) << m.error().message;
   if (!m) return {};
   auto ops = cpu::make_operators(threads, which);
-  auto rows = verify_model(**m, *ops, tiny, steady_clock());
+  auto rows = verify_model(**m, *ops, tiny_folder, steady_clock());
   EXPECT_TRUE(rows) << rows.error().message;
   return rows ? *rows : std::vector<verify_row>{};
 }
@@ -30,7 +29,7 @@ std::string text_of(const std::vector<verify_row>& rows) {
 }
 
 TEST(verify, every_golden_tensor_is_within_its_tolerance) {
-  const auto rows = rows_of(tiny, cpu::best_isa(), 2);
+  const auto rows = rows_of(tiny_folder, cpu::best_isa(), 2);
   EXPECT_EQ(rows.size(), 57u) << "a tensor came or went";
   for (auto& r : rows) EXPECT_TRUE(r.pass) << r.name << " " << r.note;
   std::cout << text_of(rows);
@@ -39,10 +38,10 @@ TEST(verify, every_golden_tensor_is_within_its_tolerance) {
 TEST(verify, a_flipped_weight_byte_fails) {
   const auto copy = std::filesystem::temp_directory_path() / fmt::format("troupe-verify-{}", ::getpid());
   std::filesystem::create_directories(copy);
-  for (auto& f : std::filesystem::directory_iterator(tiny))
+  for (auto& f : std::filesystem::directory_iterator(tiny_folder))
     std::filesystem::copy_file(f.path(), copy / f.path().filename(), std::filesystem::copy_options::overwrite_existing);
   {
-    auto m = load_model(tiny);
+    auto m = load_model(tiny_folder);
     ASSERT_TRUE(m) << m.error().message;
     const tensor* t = (*m)->files.find("layers.3.attn.wo_b.weight");
     ASSERT_NE(t, nullptr);

@@ -18,8 +18,8 @@ namespace {
 
 using copies_t = std::vector<std::vector<uint32_t>>;
 
-std::string broken_rule(const copies_t& copies, const std::vector<double>& rows, const copy_table& t,
-                        const copy_split_plan& p) {
+std::string broken_split_rule(const copies_t& copies, const std::vector<double>& rows, const copy_table& t,
+                              const copy_split_plan& p) {
   double total = std::accumulate(rows.begin(), rows.end(), 0.0), slack = 1e-9 * std::max(1.0, total), most = 0;
   std::vector<double> load(t.ranks, 0.0);
   for (size_t e = 0; e < copies.size(); ++e) {
@@ -68,7 +68,7 @@ TEST(copy_split, table) {
     auto plan = plan_copy_split(*t, r.rows, {1e-6, 200});
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_NEAR(plan->busiest, r.busiest, 1e-5 * std::max(1.0, r.busiest)) << plan->reason;
-    EXPECT_EQ(broken_rule(r.copies, r.rows, *t, *plan), "");
+    EXPECT_EQ(broken_split_rule(r.copies, r.rows, *t, *plan), "");
   }
 }
 
@@ -119,7 +119,7 @@ TEST(copy_split, random_placements_against_maximum_flow) {
     auto t = *make_copy_table(copies, ranks);
     auto plan = plan_copy_split(t, rows);
     ASSERT_TRUE(plan);
-    ASSERT_EQ(broken_rule(copies, rows, t, *plan), "");
+    ASSERT_EQ(broken_split_rule(copies, rows, t, *plan), "");
     double best = exact_split(copies, rows, ranks);
     ASSERT_LE(plan->bound, best * (1 + 1e-9) + 1e-9) << "the bound is not one, load " << i;
     if (best > 0) worst = std::max(worst, plan->busiest / best);

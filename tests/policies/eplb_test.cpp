@@ -23,7 +23,7 @@ namespace {
 bool long_run() { return std::getenv("TROUPE_LONG") != nullptr; }
 
 // What every plan must satisfy, as sentences; loads are added up anew.
-std::string broken_rule(const eplb_input& in, const eplb_plan& p) {
+std::string broken_eplb_rule(const eplb_input& in, const eplb_plan& p) {
   const size_t layers = in.weights.size(), experts = in.weights[0].size();
   if (p.phy2log.size() != layers || p.log2phy.size() != layers || p.counts.size() != layers || p.lb.size() != layers)
     return "layers are missing";
@@ -126,7 +126,7 @@ TEST(eplb, published_example_to_the_index) {
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_EQ(plan->phy2log, r.phy2log);
     for (size_t l = 0; l < 2; ++l) EXPECT_NEAR(plan->lb[l], r.lb[l], 0.0005) << plan->reason;
-    EXPECT_EQ(broken_rule(in, *plan), "");
+    EXPECT_EQ(broken_eplb_rule(in, *plan), "");
   }
   auto plan = plan_eplb({eplb_algorithm::hierarchical, readme_weights, 16, 4, 2, 8});
   EXPECT_EQ(plan->counts[0], (std::vector<uint32_t>{1, 2, 1, 1, 2, 2, 1, 1, 1, 1, 2, 1}));
@@ -172,10 +172,10 @@ TEST(eplb, edges) {
     auto plan = plan_eplb(in);
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_NEAR(plan->lb[0], r.lb, 1e-6) << plan->reason;
-    EXPECT_EQ(broken_rule(in, *plan), "");
+    EXPECT_EQ(broken_eplb_rule(in, *plan), "");
     for (auto a : {eplb_algorithm::global, eplb_algorithm::hierarchical}) {
       in.algorithm = a;
-      EXPECT_EQ(broken_rule(in, *plan_eplb(in)), "");
+      EXPECT_EQ(broken_eplb_rule(in, *plan_eplb(in)), "");
     }
   }
 }
@@ -233,11 +233,11 @@ TEST(eplb, random_small_shapes_keep_the_rules) {
     }
     auto plan = plan_eplb(in);
     ASSERT_TRUE(plan) << plan.error().message;
-    ASSERT_EQ(broken_rule(in, *plan), "") << i;
+    ASSERT_EQ(broken_eplb_rule(in, *plan), "") << i;
     auto global = in;
     global.algorithm = eplb_algorithm::global;
     auto theirs = plan_eplb(global);
-    ASSERT_EQ(broken_rule(global, *theirs), "") << i;
+    ASSERT_EQ(broken_eplb_rule(global, *theirs), "") << i;
     // From their placement under other loads: legal, no worse, within the limit (plus what was illegal).
     eplb_input next = in;
     next.current = random.below(2) ? plan->phy2log : theirs->phy2log;
@@ -245,7 +245,7 @@ TEST(eplb, random_small_shapes_keep_the_rules) {
     for (auto& w : next.weights) std::rotate(w.begin(), w.begin() + 1, w.end());
     auto moved = plan_eplb(next);
     ASSERT_TRUE(moved);
-    ASSERT_EQ(broken_rule(next, *moved), "") << i;
+    ASSERT_EQ(broken_eplb_rule(next, *moved), "") << i;
     if (next.current == plan->phy2log) {
       EXPECT_LE(moved->moved, next.max_moves);
       for (size_t l = 0; l < in.weights.size(); ++l)
@@ -268,7 +268,7 @@ TEST(eplb, hierarchical_keeps_groups_on_one_node) {
     for (uint32_t e = 0; e < experts; ++e) in.weights[0].push_back(static_cast<double>(random.below(50)));
     auto plan = plan_eplb(in);
     ASSERT_TRUE(plan) << plan.error().message;
-    ASSERT_EQ(broken_rule(in, *plan), "");
+    ASSERT_EQ(broken_eplb_rule(in, *plan), "");
     std::map<uint32_t, std::set<uint32_t>> nodes_of_group, groups_of_node;
     for (uint32_t s = 0; s < slots; ++s) {
       uint32_t g = static_cast<uint32_t>(plan->phy2log[0][s]) / size, n = s / (slots / nodes);
@@ -304,7 +304,7 @@ TEST(eplb, static_loads_never_worse_than_the_published_algorithm) {
       auto ours = plan_eplb(in);
       spent = std::min(spent, thread_cpu_ms() - start);
       ASSERT_TRUE(ours && global);
-      ASSERT_EQ(broken_rule(in, *ours), "") << "load " << i;
+      ASSERT_EQ(broken_eplb_rule(in, *ours), "") << "load " << i;
       for (int l = 0; l < layers; ++l) {
         auto k = static_cast<size_t>(l);
         ASSERT_LE(ours->lb[k], global->lb[k] + 1e-12) << "load " << i << " layer " << l;
@@ -354,7 +354,7 @@ TEST(eplb, few_moves_for_most_of_the_gain) {
     auto moved = plan_eplb(with);
     double spent = (thread_cpu_ms() - start) / 8;
     ASSERT_TRUE(moved);
-    ASSERT_EQ(broken_rule(with, *moved), "");
+    ASSERT_EQ(broken_eplb_rule(with, *moved), "");
     for (size_t l = 0; l < 8; ++l) {
       before += eplb_lb(in.weights[l], first->phy2log[l], r.gpus) / 8;
       after += moved->lb[l] / 8;

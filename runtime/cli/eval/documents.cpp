@@ -7,7 +7,6 @@
 namespace troupe::cli {
 
 using kernels::measure::document;
-using nlohmann::json;
 
 document_reader::document_reader(std::string path, std::ifstream in, const recipe::recipe& text)
     : path_(std::move(path)), in_(std::move(in)), text_(&text), json_(path_.ends_with(".jsonl")) {}
@@ -78,7 +77,7 @@ result<document> document_reader::from_json(const std::string& line) {
         "{}:{}: {}; a line is {{\"messages\": [{{\"role\": ..., \"content\": ...}}, ...]}} or {{\"text\": ...}}", path_,
         line_, what);
   };
-  const json j = json::parse(line, nullptr, false);
+  const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
   if (!j.is_object()) return bad("not a JSON object");
   if (j.contains("text")) {
     if (!j["text"].is_string()) return bad("text is not a string");
@@ -88,7 +87,7 @@ result<document> document_reader::from_json(const std::string& line) {
     return bad("it has neither a text nor messages");
   std::vector<recipe::message> messages;
   document d;
-  for (const json& m : j["messages"]) {
+  for (const nlohmann::json& m : j["messages"]) {
     if (!m.is_object() || !m.contains("role") || !m["role"].is_string() || !m.contains("content") ||
         !m["content"].is_string())
       return bad("a message lacks role or content");

@@ -12,7 +12,7 @@ namespace troupe::kv {
 namespace {
 
 using namespace testing_support;
-constexpr int64_t start = 1'800'000'000, day = 86'400;
+constexpr int64_t crash_start = 1'800'000'000, one_day = 86'400;
 
 // Calls the test at every point while it is armed.
 struct cutter final : crash_hook {
@@ -27,8 +27,8 @@ struct cutter final : crash_hook {
   }
 };
 
-struct fixture {
-  manual_unix_clock wall{start};
+struct crash_fixture {
+  manual_unix_clock wall{crash_start};
   twin_world world;
   twin_options options;
   cutter cut;
@@ -38,7 +38,7 @@ struct fixture {
   bool may_lack = false;                 // acknowledged blocks may be gone (they are being evicted), but never wrong
   int checks = 0;
 
-  explicit fixture(twin_options o = {.data = 3, .parity = 2}, size_t targets = 7, size_t owners = 2)
+  explicit crash_fixture(twin_options o = {.data = 3, .parity = 2}, size_t targets = 7, size_t owners = 2)
       : world(targets, owners), options(o) {
     options.crash = &cut;
     open();
@@ -116,7 +116,7 @@ struct fixture {
 };
 
 TEST(crash, put) {
-  fixture f;
+  crash_fixture f;
   f.acknowledged.emplace_back(test_seed(), 20, 300);
   ASSERT_TRUE(f.store->put(f.acknowledged[0].put()));
   f.under_way.emplace_back(test_seed() + 1, 37, 300);
@@ -129,7 +129,7 @@ TEST(crash, put) {
 }
 
 TEST(crash, a_put_that_completes_a_partial_extent_and_one_that_loses_against_another_writer) {
-  fixture f;
+  crash_fixture f;
   f.acknowledged.emplace_back(test_seed(), 5, 300);
   made_chain whole(test_seed(), 20, 300);
   f.acknowledged[0].hashes.assign(whole.hashes.begin(), whole.hashes.begin() + 5);
@@ -149,15 +149,15 @@ TEST(crash, a_put_that_completes_a_partial_extent_and_one_that_loses_against_ano
 }
 
 TEST(crash, reclaim_of_what_has_expired) {
-  fixture f;
+  crash_fixture f;
   for (int i = 0; i < 3; ++i) {
     made_chain c(test_seed() + i, 20, 200);
     ASSERT_TRUE(f.store->put(c.put()));
   }
-  f.wall.advance(2 * day);
+  f.wall.advance(2 * one_day);
   f.acknowledged.emplace_back(test_seed() + 10, 20, 200);
   ASSERT_TRUE(f.store->put(f.acknowledged[0].put()));
-  f.wall.advance(2 * day);  // the first three have expired
+  f.wall.advance(2 * one_day);  // the first three have expired
   f.arm();
   auto r = f.store->maintain();
   ASSERT_TRUE(r);
@@ -166,7 +166,7 @@ TEST(crash, reclaim_of_what_has_expired) {
 }
 
 TEST(crash, eviction) {
-  fixture f({.data = 3, .parity = 2, .capacity_bytes = 2 << 20, .high = 0.3, .low = 0.2}, 5, 1);
+  crash_fixture f({.data = 3, .parity = 2, .capacity_bytes = 2 << 20, .high = 0.3, .low = 0.2}, 5, 1);
   for (int i = 0; i < 14; ++i) {
     f.acknowledged.emplace_back(test_seed() + i, 16, 10'000);
     ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));
@@ -182,7 +182,7 @@ TEST(crash, eviction) {
 
 // Lost targets, rot, orphans and strays at once.
 TEST(crash, scrub) {
-  fixture f;
+  crash_fixture f;
   for (int i = 0; i < 3; ++i) {
     f.acknowledged.emplace_back(test_seed() + i, 18, 400);
     ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));
@@ -216,7 +216,7 @@ TEST(crash, scrub) {
 
 // A target that stays away: its shards go to others, the index is told.
 TEST(crash, scrub_that_moves_shards_and_a_disk_that_comes_back) {
-  fixture f({.data = 3, .parity = 2}, 8);
+  crash_fixture f({.data = 3, .parity = 2}, 8);
   for (int i = 0; i < 3; ++i) {
     f.acknowledged.emplace_back(test_seed() + i, 18, 400);
     ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));
@@ -244,7 +244,7 @@ TEST(crash, scrub_that_moves_shards_and_a_disk_that_comes_back) {
 }
 
 TEST(crash, scrub_that_empties_a_target) {
-  fixture f({.data = 3, .parity = 2}, 7);
+  crash_fixture f({.data = 3, .parity = 2}, 7);
   for (int i = 0; i < 3; ++i) {
     f.acknowledged.emplace_back(test_seed() + i, 18, 400);
     ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));
@@ -262,7 +262,7 @@ TEST(crash, scrub_that_empties_a_target) {
 }
 
 TEST(crash, rebuild_of_the_index) {
-  fixture f;
+  crash_fixture f;
   for (int i = 0; i < 4; ++i) {
     f.acknowledged.emplace_back(test_seed() + i, 18, 100);
     ASSERT_TRUE(f.store->put(f.acknowledged.back().put()));

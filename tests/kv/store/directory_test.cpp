@@ -17,10 +17,10 @@ namespace {
 using namespace testing_support;
 namespace fs = std::filesystem;
 
-struct fixture : ::testing::Test {
+struct directory_fixture : ::testing::Test {
   std::string dir = fs::temp_directory_path() / ("troupe-kv-test-" + std::to_string(getpid()));
-  fixture() { fs::remove_all(dir); }
-  ~fixture() override { fs::remove_all(dir); }
+  directory_fixture() { fs::remove_all(dir); }
+  ~directory_fixture() override { fs::remove_all(dir); }
   directory_options options(bool create = true) const {
     directory_options o;
     o.dir = dir;
@@ -41,7 +41,7 @@ struct fixture : ::testing::Test {
     return got;
   }
 };
-using directory = fixture;
+using directory = directory_fixture;
 
 TEST_F(directory, many_threads_put_and_get_and_everything_survives_a_close) {
   std::vector<made_chain> chains;

@@ -24,7 +24,7 @@ uint64_t test_seed() {
   return seed;
 }
 
-struct fixture {
+struct extent_io_fixture {
   manual_executor home;
   std::vector<std::unique_ptr<scripted_target>> targets;
   members who;
@@ -32,7 +32,8 @@ struct fixture {
   extent_info info;
   std::vector<std::vector<std::byte>> blocks;
 
-  fixture(uint32_t n, uint32_t k, uint32_t m, uint32_t count, uint32_t block_bytes, bool ragged, rng& random) {
+  extent_io_fixture(uint32_t n, uint32_t k, uint32_t m, uint32_t count, uint32_t block_bytes, bool ragged,
+                    rng& random) {
     for (uint32_t i = 1; i <= n; ++i) {
       targets.push_back(std::make_unique<scripted_target>(target_id{i}, home));
       who.targets[target_id{i}] = targets.back().get();
@@ -115,12 +116,12 @@ struct fixture {
 
 TEST(extent_io, one_block_of_a_full_extent_touches_one_or_two_shards) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 1139, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 1139, false, random);
   ASSERT_TRUE(f.write());
   for (uint32_t b = 0; b < 16; ++b) {
     for (auto& t : f.targets) t->reads = 0;
     auto o = f.read({b});
-    ASSERT_TRUE(fixture::all_good(o.reply));
+    ASSERT_TRUE(extent_io_fixture::all_good(o.reply));
     uint64_t reads = 0;
     for (auto& t : f.targets) reads += t->reads;
     EXPECT_GE(reads, 1u);
@@ -130,12 +131,12 @@ TEST(extent_io, one_block_of_a_full_extent_touches_one_or_two_shards) {
 
 TEST(extent_io, a_whole_extent_is_one_read_per_data_shard) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 4096, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 4096, false, random);
   ASSERT_TRUE(f.write());
   for (auto& t : f.targets) t->reads = t->bytes_read = 0;
   std::vector<uint32_t> all(16);
   for (uint32_t b = 0; b < 16; ++b) all[b] = b;
-  ASSERT_TRUE(fixture::all_good(f.read(all).reply));
+  ASSERT_TRUE(extent_io_fixture::all_good(f.read(all).reply));
   uint64_t reads = 0, bytes = 0;
   for (auto& t : f.targets) reads += t->reads, bytes += t->bytes_read;
   EXPECT_EQ(reads, 10u);
@@ -151,7 +152,8 @@ TEST(extent_io, any_loss_of_any_shape) {
     const uint32_t k = 1 + static_cast<uint32_t>(random.below(10)), m = static_cast<uint32_t>(random.below(4));
     const uint32_t count = 1 + static_cast<uint32_t>(random.below(16));
     const uint32_t bytes = 1 + static_cast<uint32_t>(random.below(random.below(3) == 0 ? 20000 : 700));
-    fixture f(k + m + static_cast<uint32_t>(random.below(3)), k, m, count, bytes, random.below(2) == 0, random);
+    extent_io_fixture f(k + m + static_cast<uint32_t>(random.below(3)), k, m, count, bytes, random.below(2) == 0,
+                        random);
     ASSERT_TRUE(f.write());
     std::set<uint32_t> lost;
     const uint64_t n = random.below(m + 2);
@@ -171,9 +173,9 @@ TEST(extent_io, any_loss_of_any_shape) {
     auto o = f.read(which);
     degraded += o.reply.decoded > 0 ? 1 : 0;
     if (lost.size() <= m) {
-      ASSERT_TRUE(fixture::all_good(o.reply)) << o.reply.trouble->message;
+      ASSERT_TRUE(extent_io_fixture::all_good(o.reply)) << o.reply.trouble->message;
       ASSERT_FALSE(o.reply.trouble);
-    } else if (!fixture::all_good(o.reply)) {
+    } else if (!extent_io_fixture::all_good(o.reply)) {
       ++refused;
       ASSERT_TRUE(o.reply.trouble);
       ASSERT_EQ(o.reply.trouble->code, errc::unavailable) << o.reply.trouble->message;
@@ -185,12 +187,12 @@ TEST(extent_io, any_loss_of_any_shape) {
 
 TEST(extent_io, a_late_shard_loses_against_a_hedge) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 1000, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 1000, false, random);
   ASSERT_TRUE(f.write());
   for (auto& t : f.targets) t->delay = 1ms;
   f.at_shard(3).held = true;
   auto o = f.read({4, 5, 6}, 20ms);
-  EXPECT_TRUE(fixture::all_good(o.reply));
+  EXPECT_TRUE(extent_io_fixture::all_good(o.reply));
   EXPECT_TRUE(o.reply.hedged);
   EXPECT_EQ(o.reply.decoded, 1u);
   EXPECT_EQ(f.home.now(), 21ms);
@@ -198,52 +200,52 @@ TEST(extent_io, a_late_shard_loses_against_a_hedge) {
 
 TEST(extent_io, a_shard_that_comes_before_the_hedge_wins) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 1000, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 1000, false, random);
   ASSERT_TRUE(f.write());
   for (auto& t : f.targets) t->delay = 30ms;
   f.at_shard(3).delay = 25ms;
   auto o = f.read({4, 5}, 20ms);
-  EXPECT_TRUE(fixture::all_good(o.reply));
+  EXPECT_TRUE(extent_io_fixture::all_good(o.reply));
   EXPECT_EQ(o.reply.decoded, 0u);
 }
 
 TEST(extent_io, no_hedge_without_leave_or_without_enough_others) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 1000, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 1000, false, random);
   ASSERT_TRUE(f.write());
   for (auto& t : f.targets) t->delay = 50ms;  // everybody is slow: k others would be slow too
   auto all_slow = f.read({0, 1, 2, 3, 4, 5, 6, 7}, 20ms);
-  EXPECT_TRUE(fixture::all_good(all_slow.reply));
+  EXPECT_TRUE(extent_io_fixture::all_good(all_slow.reply));
   EXPECT_FALSE(all_slow.reply.hedged);
   f.at_shard(0).delay = 500ms;
   uint64_t asked = 0;
   auto refused = f.read({0}, 20ms, [&](uint64_t bytes) { return asked = bytes, false; });
-  EXPECT_TRUE(fixture::all_good(refused.reply));
+  EXPECT_TRUE(extent_io_fixture::all_good(refused.reply));
   EXPECT_FALSE(refused.reply.hedged);
   EXPECT_EQ(asked, 10u * 1000);
 }
 
 TEST(extent_io, a_hedge_whose_sources_fail_waits_for_the_late_one) {
   rng random(test_seed());
-  fixture f(12, 10, 2, 16, 1000, false, random);
+  extent_io_fixture f(12, 10, 2, 16, 1000, false, random);
   ASSERT_TRUE(f.write());
   f.at_shard(0).delay = 80ms;
   f.at_shard(5).delay = 40ms;
   f.at_shard(5).broken = f.at_shard(6).broken = f.at_shard(7).broken = error{errc::io, "disk gone"};
   auto o = f.read({0}, 20ms);
-  EXPECT_TRUE(fixture::all_good(o.reply));
+  EXPECT_TRUE(extent_io_fixture::all_good(o.reply));
   EXPECT_EQ(o.reply.decoded, 0u);
 }
 
 TEST(extent_io, a_write_goes_around_a_full_disk_and_cleans_up_when_it_cannot) {
   rng random(test_seed());
-  fixture f(4, 2, 1, 3, 500, false, random);
+  extent_io_fixture f(4, 2, 1, 3, 500, false, random);
   f.targets[0]->broken = error{errc::exhausted, "disk full"};
   for (int i = 0; i < 8; ++i) {
     f.info.id.low = static_cast<uint64_t>(i) + 10;
     ASSERT_TRUE(f.write());
     for (target_id t : f.info.targets) EXPECT_NE(t.value, 1u);
-    EXPECT_TRUE(fixture::all_good(f.read({0, 1, 2}).reply));
+    EXPECT_TRUE(extent_io_fixture::all_good(f.read({0, 1, 2}).reply));
   }
   f.targets[1]->broken = error{errc::exhausted, "disk full"};
   f.info.id.low = 99;
@@ -257,7 +259,7 @@ TEST(extent_io, a_write_goes_around_a_full_disk_and_cleans_up_when_it_cannot) {
 
 TEST(extent_io, rot_that_no_target_notices_is_noticed_by_the_block_checksum) {
   rng random(test_seed());
-  fixture f(3, 2, 1, 4, 300, false, random);
+  extent_io_fixture f(3, 2, 1, 4, 300, false, random);
   ASSERT_TRUE(f.write());
   auto& shard = f.at_shard(0).shards.begin()->second;
   shard[7] ^= std::byte{1};

@@ -10,15 +10,15 @@ namespace troupe::kv {
 namespace {
 
 using namespace testing_support;
-constexpr int64_t start = 1'800'000'000;
+constexpr int64_t repair_start = 1'800'000'000;
 
-struct fixture {
-  manual_unix_clock wall{start};
+struct repair_fixture {
+  manual_unix_clock wall{repair_start};
   twin_world world;
   twin_options options;
   std::unique_ptr<twin_store> store;
   std::vector<made_chain> chains;
-  explicit fixture(twin_options o = {}, size_t targets = 12, size_t owners = 2, uint64_t disk = 1ull << 40)
+  explicit repair_fixture(twin_options o = {}, size_t targets = 12, size_t owners = 2, uint64_t disk = 1ull << 40)
       : world(targets, owners, disk), options(o) {
     open();
   }
@@ -61,7 +61,7 @@ struct fixture {
 };
 
 TEST(repair, every_pair_of_twelve_targets_may_go) {
-  fixture f;
+  repair_fixture f;
   f.fill(3);
   const twin_world whole = f.world.copy();
   int pairs = 0;
@@ -93,7 +93,7 @@ TEST(repair, every_pair_of_twelve_targets_may_go) {
 }
 
 TEST(repair, three_lost_targets_are_an_error_and_nothing_wrong_is_served) {
-  fixture f;
+  repair_fixture f;
   f.fill();
   f.store.reset();
   std::vector<std::unique_ptr<memory_disk>> away;
@@ -141,7 +141,7 @@ TEST(repair, three_lost_targets_are_an_error_and_nothing_wrong_is_served) {
 }
 
 TEST(repair, spare_targets_take_over_and_writes_go_on) {
-  fixture f({.data = 4, .parity = 2}, 9);
+  repair_fixture f({.data = 4, .parity = 2}, 9);
   f.fill();
   f.store.reset();
   f.world.disks[1].reset();
@@ -161,7 +161,7 @@ TEST(repair, spare_targets_take_over_and_writes_go_on) {
 }
 
 TEST(repair, a_disk_that_comes_back_after_its_shards_were_made_again) {
-  fixture f({.data = 4, .parity = 2}, 9);
+  repair_fixture f({.data = 4, .parity = 2}, 9);
   f.fill();
   f.store.reset();
   auto away = std::move(f.world.disks[3]);
@@ -178,7 +178,7 @@ TEST(repair, a_disk_that_comes_back_after_its_shards_were_made_again) {
 }
 
 TEST(repair, a_lost_index_is_rebuilt_from_the_shards) {
-  fixture f;
+  repair_fixture f;
   f.fill(6);
   f.store.reset();
   f.world.records = std::make_unique<memory_db>();
@@ -195,7 +195,7 @@ TEST(repair, a_lost_index_is_rebuilt_from_the_shards) {
 }
 
 TEST(repair, a_lost_index_and_two_lost_targets) {
-  fixture f;
+  repair_fixture f;
   f.fill(4);
   f.store.reset();
   f.world.records = std::make_unique<memory_db>();
@@ -212,7 +212,7 @@ TEST(repair, a_lost_index_and_two_lost_targets) {
 
 // One byte of a shard anywhere: found, served from the others, repaired.
 TEST(repair, a_flipped_byte_in_a_shard) {
-  fixture f({.data = 3, .parity = 2}, 6);
+  repair_fixture f({.data = 3, .parity = 2}, 6);
   f.fill(2);
   rng random(test_seed());
   int found = 0;
@@ -245,7 +245,7 @@ TEST(repair, a_flipped_byte_in_a_shard) {
 }
 
 TEST(repair, a_flipped_byte_in_a_chunk_header) {
-  fixture f({.data = 3, .parity = 2}, 6);
+  repair_fixture f({.data = 3, .parity = 2}, 6);
   f.fill(2);
   rng random(test_seed());
   for (int round = 0; round < 20; ++round) {
@@ -264,7 +264,7 @@ TEST(repair, a_flipped_byte_in_a_chunk_header) {
 
 // One byte of any value of the index: taken for missing at most, put right by scrub.
 TEST(repair, a_flipped_byte_in_an_index_value) {
-  fixture f({.data = 3, .parity = 2}, 6, 1);
+  repair_fixture f({.data = 3, .parity = 2}, 6, 1);
   f.fill(2, 100);
   rng random(test_seed());
   for (int round = 0; round < 120; ++round) {
@@ -294,7 +294,7 @@ TEST(repair, a_flipped_byte_in_an_index_value) {
 }
 
 TEST(repair, shards_without_a_record_go_when_they_are_old_enough) {
-  fixture f({.data = 3, .parity = 2}, 6, 1);
+  repair_fixture f({.data = 3, .parity = 2}, 6, 1);
   f.fill(2);
   f.store.reset();
   twin_world before = f.world.copy();
@@ -321,7 +321,7 @@ TEST(repair, shards_without_a_record_go_when_they_are_old_enough) {
 }
 
 TEST(repair, a_full_disk_is_an_error_and_reads_go_on) {
-  fixture f({.data = 3, .parity = 2, .capacity_bytes = 4 << 20}, 5, 1);
+  repair_fixture f({.data = 3, .parity = 2, .capacity_bytes = 4 << 20}, 5, 1);
   rng random(test_seed());
   std::optional<error> full;
   while (!full) {
@@ -342,7 +342,7 @@ TEST(repair, a_full_disk_is_an_error_and_reads_go_on) {
 }
 
 TEST(repair, eviction_at_the_high_mark_takes_what_expires_first) {
-  fixture f({.data = 3, .parity = 2, .capacity_bytes = 8 << 20, .high = 0.6, .low = 0.4}, 5, 1);
+  repair_fixture f({.data = 3, .parity = 2, .capacity_bytes = 8 << 20, .high = 0.6, .low = 0.4}, 5, 1);
   rng random(test_seed());
   const auto share = [&] {
     const auto u = (*f.store)->device(target_id{1})->usage();
@@ -367,7 +367,7 @@ TEST(repair, eviction_at_the_high_mark_takes_what_expires_first) {
 }
 
 TEST(repair, scrub_can_be_stopped) {
-  fixture f;
+  repair_fixture f;
   f.fill(6);
   scrub_options o;
   o.stop = std::make_shared<std::atomic<bool>>(false);

@@ -13,12 +13,13 @@ using namespace std::chrono_literals;
 using namespace testing_support;
 constexpr int64_t day = 86'400, start = 1'800'000'000;
 
-struct fixture {
+struct store_fixture {
   manual_unix_clock wall{start};
   twin_world world;
   twin_options options;
   std::unique_ptr<twin_store> store;
-  explicit fixture(twin_options o = {}, size_t targets = 12, size_t owners = 3) : world(targets, owners), options(o) {
+  explicit store_fixture(twin_options o = {}, size_t targets = 12, size_t owners = 3)
+      : world(targets, owners), options(o) {
     open();
   }
   void open() {
@@ -42,7 +43,7 @@ struct fixture {
 };
 
 TEST(store, what_was_put_is_matched_and_read_back_also_after_a_restart) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 37, 1000);
   auto put = f.store->put(c.put());
   ASSERT_TRUE(put) << put.error().message;
@@ -63,7 +64,7 @@ TEST(store, what_was_put_is_matched_and_read_back_also_after_a_restart) {
 }
 
 TEST(store, match_is_the_longest_shared_chain) {
-  fixture f;
+  store_fixture f;
   rng random(test_seed());
   made_chain base(random.next(), 50, 64);
   ASSERT_TRUE(f.store->put(base.put()));
@@ -78,7 +79,7 @@ TEST(store, match_is_the_longest_shared_chain) {
 }
 
 TEST(store, a_second_put_of_the_same_stores_nothing) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 20, 500);
   ASSERT_TRUE(f.store->put(c.put()));
   const uint64_t before = f.shards();
@@ -90,7 +91,7 @@ TEST(store, a_second_put_of_the_same_stores_nothing) {
 }
 
 TEST(store, partial_extents_are_completed_by_new_ones_and_never_cross_a_slot) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 40, 300);
   ASSERT_TRUE(f.store->put(c.put(0, 5)));
   ASSERT_TRUE(f.store->put(c.put(0, 7)));
@@ -105,7 +106,7 @@ TEST(store, partial_extents_are_completed_by_new_ones_and_never_cross_a_slot) {
 }
 
 TEST(store, blocks_of_different_sizes_come_back_with_their_true_length) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 18, 700);
   c.blocks[17].resize(123);
   c.blocks[3].resize(1);
@@ -119,7 +120,7 @@ TEST(store, blocks_of_different_sizes_come_back_with_their_true_length) {
 }
 
 TEST(store, tenants_and_token_counts_share_nothing) {
-  fixture f;
+  store_fixture f;
   const uint64_t seed = test_seed();
   made_chain a(seed, 20, 100, "tenant a"), b(seed, 20, 100, "tenant b");
   ASSERT_TRUE(f.store->put(a.put()));
@@ -137,7 +138,7 @@ TEST(store, of_two_writers_one_wins_whole) {
   rng random(test_seed());
   for (int round = 0; round < 40; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    fixture f({.data = 4, .parity = 2}, 7, 3);
+    store_fixture f({.data = 4, .parity = 2}, 7, 3);
     made_chain a(random.next(), 24, 200);
     made_chain b = a;
     for (auto& block : b.blocks) {
@@ -173,7 +174,7 @@ TEST(store, of_two_writers_one_wins_whole) {
 }
 
 TEST(store, a_hole_truncates) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 48, 100);
   ASSERT_TRUE(f.store->put(c.put()));
   auto places = f.store->wait<std::vector<std::optional<block_place>>>(
@@ -192,7 +193,7 @@ TEST(store, a_hole_truncates) {
 }
 
 TEST(store, the_index_survives_the_loss_of_owners) {
-  fixture f({.data = 4, .parity = 2}, 8, 5);
+  store_fixture f({.data = 4, .parity = 2}, 8, 5);
   made_chain c(test_seed(), 200, 64);
   ASSERT_TRUE(f.store->put(c.put()));
   f.store.reset();
@@ -209,7 +210,7 @@ TEST(store, the_index_survives_the_loss_of_owners) {
 }
 
 TEST(store, an_owner_that_does_not_answer_is_replaced_by_its_replicas) {
-  fixture f({.data = 4, .parity = 2}, 8, 4);
+  store_fixture f({.data = 4, .parity = 2}, 8, 4);
   made_chain c(test_seed(), 100, 64), more(test_seed() + 1, 100, 64);
   ASSERT_TRUE(f.store->put(c.put()));
   // Writes of one owner fail: puts go to the next one.
@@ -220,7 +221,7 @@ TEST(store, an_owner_that_does_not_answer_is_replaced_by_its_replicas) {
 }
 
 TEST(store, a_read_extends_and_a_match_does_not) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 20, 100), d(test_seed() + 1, 20, 100);
   ASSERT_TRUE(f.store->put(c.put(0, SIZE_MAX, traffic_class::agent)));
   ASSERT_TRUE(f.store->put(d.put(0, SIZE_MAX, traffic_class::chatbot)));
@@ -246,7 +247,7 @@ TEST(store, a_read_extends_and_a_match_does_not) {
 
 TEST(store, a_leased_extent_is_not_reclaimed_and_a_late_read_is_not_believed) {
   for (bool late : {false, true}) {
-    fixture f;
+    store_fixture f;
     made_chain c(test_seed(), 16, 100);
     ASSERT_TRUE(f.store->put(c.put()));
     f.store->settle();
@@ -280,7 +281,7 @@ TEST(store, a_leased_extent_is_not_reclaimed_and_a_late_read_is_not_believed) {
 }
 
 TEST(store, the_space_of_what_expired_is_back_within_the_stated_time) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 20, 100);
   ASSERT_TRUE(f.store->put(c.put()));
   (*f.store)->keep_maintained(30s);
@@ -297,7 +298,7 @@ TEST(store, the_space_of_what_expired_is_back_within_the_stated_time) {
 }
 
 TEST(store, a_deadline_ends_a_read_with_what_has_come) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 64, 100);
   ASSERT_TRUE(f.store->put(c.put()));
   get_chain_request r;
@@ -320,7 +321,7 @@ TEST(store, a_deadline_ends_a_read_with_what_has_come) {
 }
 
 TEST(store, calls_without_sense_are_refused) {
-  fixture f;
+  store_fixture f;
   made_chain c(test_seed(), 4, 100);
   auto code = [&](put_chain_request r) {
     auto x = f.store->put(std::move(r));
@@ -345,7 +346,7 @@ TEST(store, calls_without_sense_are_refused) {
 }
 
 TEST(store, a_million_tokens_go_through_the_window) {
-  fixture f({.data = 2, .parity = 1, .capacity_bytes = 256 << 20}, 3, 1);
+  store_fixture f({.data = 2, .parity = 1, .capacity_bytes = 256 << 20}, 3, 1);
   made_chain c(test_seed(), 2048, 64);
   auto put = f.store->put(c.put());
   ASSERT_TRUE(put) << put.error().message;

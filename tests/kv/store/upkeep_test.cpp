@@ -28,15 +28,15 @@ struct cut final : crash_hook {
   }
 };
 
-struct fixture : ::testing::Test {
+struct upkeep_fixture : ::testing::Test {
   std::string top = fs::temp_directory_path() / ("troupe-kv-upkeep-" + std::to_string(getpid()));
   std::string dir = top + "/store";
   std::vector<made_chain> chains;
-  fixture() {
+  upkeep_fixture() {
     fs::remove_all(top);
     fs::create_directories(top);
   }
-  ~fixture() override { fs::remove_all(top); }
+  ~upkeep_fixture() override { fs::remove_all(top); }
   directory_options options(bool create = false) const {
     directory_options o;
     o.dir = dir;
@@ -88,7 +88,7 @@ struct fixture : ::testing::Test {
   }
   std::string note_of(directory_store& s) { return s.notes().empty() ? "" : s.notes().front(); }
 };
-using upkeep = fixture;
+using upkeep = upkeep_fixture;
 
 TEST_F(upkeep, an_older_index_that_is_put_back_is_noticed_and_rebuilt) {
   put();
