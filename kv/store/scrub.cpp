@@ -128,7 +128,7 @@ flow run(std::shared_ptr<scrubbing> s, reply<scrub_report> done) {
   s->out.absent.assign(s->walk->absent().begin(), s->walk->absent().end());
   if (!s->duplicates.empty()) {
     const auto& out = s->out;
-    if (out.lost == out.dropped && out.waiting == 0 && out.absent.empty() && !out.stopped) {
+    if (out.lost == out.dropped && out.waiting == 0 && out.absent.empty() && s->who.away.empty() && !out.stopped) {
       co_await signal_of([&](std::function<void()> back) { remove_found(s, s->duplicates, back); });
       s->out.removed_orphans += s->duplicates.size();
     } else {
@@ -204,7 +204,7 @@ flow inspect(std::shared_ptr<scrubbing> s, found_extent found, uint64_t gate_byt
     if (!unwanted.empty() && s->restore) {
       // Nobody knows whether it was acknowledged. What it lacks may be on a target that is away, or come back.
       const extent_info& info = found.shards.front().second.extent;
-      const bool away = !s->walk->absent().empty();
+      const bool away = !s->walk->absent().empty() || !s->who.away.empty();
       if (have.size() < info.data) {
         ++out.lost;
         out.lost_blocks += info.count;
