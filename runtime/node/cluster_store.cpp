@@ -116,6 +116,7 @@ result<void> cluster_store::connect() {
     l.data = s.data;
     l.parity = s.parity;
     l.targets = s.seats * s.disks;
+    l.epoch = s.epoch;
     l.scheme = s.scheme;
     promise->set_value(l);
   });

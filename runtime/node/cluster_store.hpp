@@ -37,7 +37,8 @@ class cluster_store {
   static result<std::unique_ptr<cluster_store>> open(const cluster_store_options& options);
   ~cluster_store();
 
-  /// The code, the hash scheme and the number of targets; chunk and capacity are each node's own business.
+  /// The code, the hash scheme, the number of targets, the storage epoch of then; chunk and capacity are each node's
+  /// own business.
   const kv::store_layout& layout() const { return layout_; }
   std::string dir() const { return "the cluster at " + options_.director.text(); }
   /// Storage nodes that are away, for people.
