@@ -40,7 +40,7 @@ stage() { # start, name
 build() { # preset
   echo "== building $1"
   local start=$SECONDS
-  cmake --preset "$1" >"$log/configure" 2>&1 || { cat "$log/configure"; die "configuring $1 failed"; }
+  cmake --preset "$1" -DTROUPE_JOIN=ON >"$log/configure" 2>&1 || { cat "$log/configure"; die "configuring $1 failed"; }
   cmake --build --preset "$1" -j "$jobs" >"$log/build" 2>&1 || { grep -E 'error|FAILED|warning: ' "$log/build" | head -60; tail -30 "$log/build"; die "building $1 failed"; }
   stage "$start" "building $1"
 }
