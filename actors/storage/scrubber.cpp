@@ -98,12 +98,13 @@ class scrubber_state {
   void start(const kv_scrub& m, uint64_t bytes_per_s) {
     ++number_;
     running_ = true;
+    repairing_ = m.repair;
     failure_.reset();
     before_ = {};
     run_ = std::make_shared<scrub_run>();
     kv::scrub_options o;
     o.repair = m.repair;
-    o.restore = m.restore;
+    o.restore = m.restore || options_.index_lost;
     o.drop_lost = m.drop_lost;
     o.orphan_grace_s = m.grace_s;
     o.primary = options_.owner;
@@ -145,6 +146,12 @@ class scrubber_state {
     running_ = false;
     failure_ = failed;
     if (failed) log::warn("scrub: {}", failed->message);
+    if (failed || !options_.index_lost || !repairing_) return;
+    std::lock_guard lock(run_->mutex);
+    if (!run_->report.repaired()) return;
+    log::info("scrub: the index is complete again, {} extents came back", run_->report.restored);
+    options_.index_lost = false;
+    if (options_.index_complete) options_.index_complete();
   }
 
   void gave_back(const kv::reclaim_report& r) {
@@ -190,7 +197,7 @@ class scrubber_state {
   std::shared_ptr<actor_executor> home_;
   std::shared_ptr<scrub_run> run_;  // the last one
   uint64_t number_ = 0, reclaimed_ = 0;
-  bool running_ = false, reclaiming_ = false;
+  bool running_ = false, repairing_ = false, reclaiming_ = false;
   kv::reclaim_report before_;  // of the run
   std::optional<error> failure_;
   storage_epoch epoch_;

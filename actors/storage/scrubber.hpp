@@ -20,6 +20,8 @@ struct scrubber_options {
   std::shared_ptr<store_session> session;  // of its node
   const kv::unix_clock* wall = nullptr;
   kv::reclaim_options reclaim;
+  bool index_lost = false;  // scrubs restore it, until one has put everything right; then index_complete is called
+  std::function<void()> index_complete;
   uint64_t bytes_per_s = 64ull << 20;  // that a run of its own may read; one that was asked for is not held back
   nanoseconds reclaim_every{std::chrono::seconds(30)};
   nanoseconds lease{std::chrono::seconds(10)};

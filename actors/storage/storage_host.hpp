@@ -38,6 +38,10 @@ struct opened_storage {
   kv::reclaim_options reclaim;
   kv::client_options client;  // of the node's own client; the seed is drawn already
   uint64_t scrub_bytes_per_s = 0;
+  // The index was lost: until a scrub has restored it, shards without a record are not orphans. The function is called
+  // then, from an actor; it must not block.
+  bool index_lost = false;
+  std::function<void()> index_complete;
   std::vector<std::string> notes;  // what was found at open, for people
 };
 

@@ -111,6 +111,10 @@ class storage_node_state {
     s.wall = opened_.wall;
     s.reclaim = opened_.reclaim;
     s.bytes_per_s = opened_.scrub_bytes_per_s;
+    s.index_lost = opened_.index_lost;
+    s.index_complete = [f = opened_.index_complete, keep = opened_.keep] {
+      if (f) f();
+    };
     s.reclaim_every = times_.reclaim_every;
     s.repair_after = times_.repair_after;
     s.scrub_every = times_.scrub_every;

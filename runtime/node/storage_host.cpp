@@ -29,6 +29,7 @@ using std::chrono::milliseconds;
 
 constexpr nanoseconds lock_patience = std::chrono::seconds(10);  // for the life before this one to close
 constexpr const char* accept_file = "accept-empty";
+constexpr const char* index_mark = "index-complete";  // in the database: it has not been lost since the node was made
 
 std::string disk_folder(const std::string& dir, uint32_t disk) { return fmt::format("{}/disk-{:02}", dir, disk + 1); }
 
@@ -244,6 +245,21 @@ result<actors::opened_storage> storage_host::open_now() {
   i.sync = c.durability == "power" ? kv::sync_write::yes : kv::sync_write::no;
   TROUPE_TRY(index_, kv::block_index::open(*database_, i, kv::system_unix_clock().now(), steady_clock().now()));
   if (auto disks = open_disks(out); !disks) return fail(disks.error());
+  std::string mark;
+  TROUPE_TRY(const bool known, database_->get(kv::family::meta, index_mark, mark));
+  uint64_t shards = 0;
+  for (const auto& s : stores_) shards += s->usage().shards;
+  if (!known && shards > 0) {
+    out.index_lost = true;
+    out.notes.push_back(fmt::format("the index was lost, {} shards are there: `troupe kv scrub` restores it", shards));
+    out.index_complete = [this] {
+      pool_->submit([this] {
+        if (auto w = mark_index(); !w) log::warn("storage: {}", w.error().message);
+      });
+    };
+  } else if (!known) {
+    if (auto w = mark_index(); !w) return fail(w.error());
+  }
   transport::options t;
   t.shared_memory = settings_.transport.shared_memory;
   t.deadline = settings_.transport.peer_deadline;
@@ -263,6 +279,13 @@ result<actors::opened_storage> storage_host::open_now() {
   out.client.seed = entropy_seed();
   out.scrub_bytes_per_s = c.scrub_rate;
   return out;
+}
+
+// From now on shards without a record are orphans.
+result<void> storage_host::mark_index() {
+  kv::write_batch b;
+  b.put(kv::family::meta, index_mark, "1");
+  return database_->write(b, kv::sync_write::yes);
 }
 
 result<void> storage_host::open_disks(actors::opened_storage& out) {

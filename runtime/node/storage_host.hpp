@@ -50,6 +50,7 @@ class storage_host final : public actors::storage_host {
   std::shared_ptr<void> token();
   result<actors::opened_storage> open_now();
   result<void> open_disks(actors::opened_storage& out);
+  result<void> mark_index();
   void close_now();
 
   const config::settings settings_;
