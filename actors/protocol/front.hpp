@@ -63,11 +63,13 @@ struct front_report {
   bool draining = false;
   uint32_t running = 0, prefill_schedulers = 0, decode_schedulers = 0;
   uint64_t accepted = 0, refused = 0, finished = 0, cancelled = 0, failed = 0, resumed = 0, tokens = 0;
-  kernels::model_facts facts;  // of the attached decode schedulers
+  uint64_t pulled = 0, pulled_bytes = 0, computed_again = 0;  // sequences handed over, and those whose hand-over failed
+  int64_t pulled_ns = 0;                                      // sum
+  kernels::model_facts facts;                                 // of the attached decode schedulers
   bool operator==(const front_report&) const = default;
 };
 TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused,
-              finished, cancelled, failed, resumed, tokens, facts)
+              finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, facts)
 
 using entrypoint_actor =
     actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>,

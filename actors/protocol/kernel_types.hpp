@@ -8,17 +8,20 @@ namespace troupe::kernels {
 
 TROUPE_FIELDS(sampling_params, temperature, top_p, top_k, seed, logprobs)
 TROUPE_FIELDS(stop_params, max_tokens, min_tokens, ignore_eos, stop_ids)
-TROUPE_FIELDS(sequence_open, slot, tokens, prompt_length, sampling, stop, speculate)
+TROUPE_FIELDS(sequence_import, rows, state, pages)
+TROUPE_FIELDS(sequence_export, rows, state_bytes, state_checksum, page_checksums)
+TROUPE_FIELDS(sequence_open, slot, tokens, prompt_length, sampling, stop, speculate, imported)
 TROUPE_FIELDS(sequence_step, slot, position, rows, window_floor, write_global_from, decoder_from, decoder_floor,
-              draft_context, sample, pages)
+              draft_context, sample, pages, export_to)
 TROUPE_FIELDS(step_plan, id, close, open, sequences, max_steps, verify_budget)
 TROUPE_FIELDS(token_logprob, token, logprob)
-TROUPE_FIELDS(sequence_result, slot, committed, first_position, tokens, logprobs, top, drafted, accepted, finish)
+TROUPE_FIELDS(sequence_result, slot, committed, first_position, tokens, logprobs, top, drafted, accepted, finish,
+              exported)
 TROUPE_FIELDS(step_times, total, attention, dispatch, experts, combine, sampling, idle_before)
 TROUPE_FIELDS(step_result, plan, step, regroups, plan_done, sequences, closed, rows, times, failure, applied,
               failure_text, suspects)
-TROUPE_FIELDS(engine_limits, slots, max_chunk, max_context, pages, max_draft, threads)
+TROUPE_FIELDS(engine_limits, slots, max_chunk, max_context, pages, max_draft, threads, handoffs)
 TROUPE_FIELDS(model_facts, name, fingerprint, window, page_bytes, vocabulary, max_context, encoder_layers,
-              decoder_layers, experts, has_drafter, bos, eos, pad)
+              decoder_layers, experts, has_drafter, bos, eos, pad, handoff_bytes)
 
 }  // namespace troupe::kernels

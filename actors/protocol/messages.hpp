@@ -6,6 +6,7 @@
 
 #include "actors/protocol/cluster.hpp"
 #include "actors/protocol/front.hpp"
+#include "actors/protocol/handoff.hpp"
 #include "actors/protocol/rank.hpp"
 #include "actors/protocol/serving.hpp"
 
@@ -36,7 +37,9 @@ TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
                       F(scheduler_report) F(rank_attach) F(rank_update) F(submit_plan) F(step_done) F(engine_step)     \
                           F(engine_opened) F(engine_grouped) F(rank_query) F(rank_report) F(expert_loads)              \
                               F(load_query) F(load_report) F(client_cancel) F(front_query) F(front_report)             \
-                                  TROUPE_STORAGE_MESSAGES(F)
+                                  F(transfer_open) F(transfer_grant) F(transfer_close) F(fetch_start) F(fetch_drop)    \
+                                      F(fetch_done) F(pool_update) F(engine_fetched) F(lease_request)                  \
+                                          TROUPE_STORAGE_MESSAGES(F)
 
 #define TROUPE_MESSAGE_ID(type) CAF_ADD_TYPE_ID(troupe, (troupe::actors::type))
 

@@ -4,6 +4,7 @@
 //     | rank_attach                   |                                    |
 //     |------------------------------>|                                    |
 //     |<--------------- rank_update --|  also later, when its state or group changes
+//     | fetch_start, fetch_drop       |  sequences from other ranks: handoff.hpp
 //     | submit_plan{group, plan}      |                                    |
 //     |------------------------------>| gives pages, engine::submit        |
 //     |                               |<----------------- engine_step -----|  posted from the thread
@@ -36,23 +37,28 @@ struct rank_update {
 };
 TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
 
-/// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. A plan of another group
-/// epoch is answered with a step_done that has failure `stale` and applied = false.
+/// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. imports[i] is the fetch
+/// that plan.open[i] comes from, 0 for none: the rank names its pages and its place. Where plan.sequences[i].export_to
+/// is not no_handoff, the rank names the place, or exports nothing when none is free. Imports of a plan that is not
+/// applied are dropped. A plan of another group epoch is answered with a step_done that has failure `stale` and applied
+/// = false.
 struct submit_plan {
   group_epoch group;
   kernels::step_plan plan;
   std::vector<uint32_t> grow;
+  std::vector<uint64_t> imports;
   bool operator==(const submit_plan&) const = default;
 };
-TROUPE_FIELDS(submit_plan, group, plan, grow)
+TROUPE_FIELDS(submit_plan, group, plan, grow, imports)
 
 struct step_done {
   group_epoch group;
   kernels::step_result result;
-  uint32_t pages_free = 0;
+  uint32_t pages_free = 0, pages_held = 0;  // held: by transfers and write-back alone
+  std::vector<slot_ticket> tickets;         // of sequences that were exported
   bool operator==(const step_done&) const = default;
 };
-TROUPE_FIELDS(step_done, group, result, pages_free)
+TROUPE_FIELDS(step_done, group, result, pages_free, pages_held, tickets)
 
 /// From the engine's thread.
 struct engine_step {
@@ -82,26 +88,33 @@ struct rank_query {
 };
 TROUPE_NO_FIELDS(rank_query)
 
-/// free + owned = total, always.
+/// free + owned = total, always; a page with several owners counts for each of request, transfer and write-back.
 struct rank_report {
   role_state state = role_state::starting;
   group_epoch group;
   uint32_t pages_total = 0, pages_free = 0, pages_owned = 0;
+  uint32_t pages_request = 0, pages_transfer = 0, pages_write_back = 0;
   uint32_t slots_open = 0, plans_open = 0;
   uint64_t steps = 0;
   kernels::step_times times;  // sums
+  transfer_counts transfers;
   bool operator==(const rank_report&) const = default;
 };
-TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, slots_open, plans_open, steps, times)
+TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, pages_request, pages_transfer,
+              pages_write_back, slots_open, plans_open, steps, times, transfers)
 
-using rank_actor = actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>,
-                              takes<engine_opened>, takes<engine_grouped>, takes<engine_step>,
-                              answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
+using rank_actor =
+    actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,
+               takes<engine_grouped>, takes<engine_step>, answers<transfer_open, transfer_grant>,
+               answers<transfer_close, ack>, takes<fetch_start>, takes<fetch_drop>, takes<engine_fetched>,
+               answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
 
-using scheduler_actor = actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,
-                                   answers<cancel_request, ack>, takes<token_ack>, takes<cluster_view>,
-                                   takes<rank_update>, takes<step_done>, answers<drain_request, drain_reply>,
-                                   answers<scheduler_query, scheduler_report>, takes<tick>>;
+using scheduler_actor =
+    actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,
+               answers<lease_request, enqueue_reply>, answers<cancel_request, ack>, takes<token_ack>,
+               takes<cluster_view>, takes<rank_update>, takes<step_done>, takes<fetch_done>, takes<pool_update>,
+               answers<transfer_close, ack>, answers<drain_request, drain_reply>,
+               answers<scheduler_query, scheduler_report>, takes<tick>>;
 
 /// Rows routed since the last message, [MoE layer][logical expert].
 struct expert_loads {

@@ -16,35 +16,18 @@
 //     |<------------------------------------- ack --|
 //
 // Every accepted attempt ends with exactly one item that has `finish` or `failure`, or with the end of the connection.
-// A prefill scheduler gives one token and ends with finish `none` and `handed_over`: the front then enqueues the
-// request, with what it knows now, on a decode scheduler. `handoff` says how the state gets there: recompute, or pull
-// from the prefill rank's memory (whose pages stay owned by the transfer until the decode side has taken them or 5 s
-// have passed).
+// A prefill scheduler gives one token and ends with finish `none` and a ticket in `handoff`: the front then enqueues
+// the request, with what it knows now, on a decode scheduler. The ticket says how the state gets there: recompute, or
+// pull from the prefill rank's memory (handoff.hpp). A front that does not use a ticket gives it back with
+// transfer_close.
 #pragma once
 
 #include "actors/protocol/common.hpp"
+#include "actors/protocol/handoff.hpp"
 #include "actors/protocol/kernel_types.hpp"
 
 namespace troupe::actors {
-
-/// Sent between processes: append only.
-enum class handoff_kind : uint8_t { none = 0, recompute = 1, pull = 2 };
-
-/// Where the state of a prefilled sequence lies. Page ids and rows are those of the source's pool; the windows, the
-/// open compressor groups and the sampler position lie in the region `state_region`. Only `recompute` is produced
-/// today.
-struct handoff_state {
-  handoff_kind kind = handoff_kind::none;
-  actor_key source;           // the prefill rank
-  uint32_t rows = 0;          // tokens whose state it holds
-  uint32_t decoder_from = 0;  // d of the prefilled rows
-  std::vector<kernels::page_id> pages;
-  std::string state_region;  // transport address
-  uint64_t transfer = 0;     // names the lease on the pages
-  bool operator==(const handoff_state&) const = default;
-};
-TROUPE_FIELDS(handoff_state, kind, source, rows, decoder_from, pages, state_region, transfer)
-
+/// Makes a front known to a scheduler: once per connection, before anything else.
 struct attach_front {
   cluster_epoch epoch;
   actor_key front;
@@ -73,7 +56,7 @@ struct enqueue_request {
   kernels::sampling_params sampling;
   kernels::stop_params stop;
   bool speculate = true;
-  handoff_state handoff;
+  handoff_ticket handoff;
   bool operator==(const enqueue_request&) const = default;
 };
 TROUPE_FIELDS(enqueue_request, epoch, front, request, attempt, tokens, prompt_length, sampling, stop, speculate,
@@ -87,6 +70,20 @@ struct enqueue_reply {
 };
 TROUPE_FIELDS(enqueue_reply, outcome, retry_after_ms, waiting)
 
+/// From a front to a decode scheduler when the last chunk of a prompt is planned elsewhere: a slot, pages and a place
+/// of the handoff memory are kept for the request that will come under this attempt, for 10 s, or until it is
+/// cancelled. Nobody waits for a lease: it is refused (exhausted) when others wait or there is no room now, and the
+/// request is then placed like any other.
+struct lease_request {
+  cluster_epoch epoch;
+  incarnation front;
+  request_number request;
+  uint32_t attempt = 0;
+  uint32_t rows = 0;  // tokens that will be in place
+  bool operator==(const lease_request&) const = default;
+};
+TROUPE_FIELDS(lease_request, epoch, front, request, attempt, rows)
+
 struct stream_item {
   request_number request;
   uint32_t attempt = 0;
@@ -97,8 +94,12 @@ struct stream_item {
   uint32_t cached = 0;                 // prompt tokens of this attempt that were not computed
   uint32_t drafted = 0, accepted = 0;  // of this attempt, so far
   kernels::finish_reason finish = kernels::finish_reason::none;
-  handoff_state handoff;  // kind != none: prefill is done
-  errc failure{};         // 0, or why the attempt ended; peer_lost, unavailable: resume elsewhere
+  uint64_t pulled_bytes = 0;  // told once: the sequence's state came from a prefill rank, and how long that took
+  int64_t pulled_ns = 0;
+  bool computed_again = false;  // told once: a ticket was given, but the prompt had to be computed
+  bool last_chunk = false;      // without tokens: the prompt's last chunk is planned, time to find a place to decode
+  handoff_ticket handoff;       // kind != none: prefill is done
+  errc failure{};               // 0, or why the attempt ended; peer_lost, unavailable: resume elsewhere
   std::string failure_text;
   bool last() const {
     return finish != kernels::finish_reason::none || handoff.kind != handoff_kind::none || failure != errc{};
@@ -106,7 +107,7 @@ struct stream_item {
   bool operator==(const stream_item&) const = default;
 };
 TROUPE_FIELDS(stream_item, request, attempt, first_position, tokens, logprobs, top, cached, drafted, accepted, finish,
-              handoff, failure, failure_text)
+              pulled_bytes, pulled_ns, computed_again, last_chunk, handoff, failure, failure_text)
 
 struct token_batch {
   incarnation inc;  // of the scheduler's node
@@ -149,14 +150,18 @@ TROUPE_NO_FIELDS(scheduler_query)
 struct scheduler_report {
   role_state state = role_state::starting;
   uint32_t waiting = 0, running = 0, closing = 0, unacknowledged = 0;
-  uint32_t pages_total = 0, pages_free = 0, pages_reserved = 0;
+  uint32_t pages_total = 0, pages_free = 0, pages_reserved = 0;  // free + reserved + held = total
+  uint32_t pages_held = 0;                                       // by transfers and write-back alone
+  uint32_t leased = 0;                                           // places kept for requests that are still elsewhere
+  uint32_t fetching = 0;                                         // sequences under way from prefill ranks
+  uint64_t fetched = 0, recomputed = 0;  // sequences handed over: state pulled; prompt computed again instead
   uint64_t steps = 0, prompt_rows = 0, tokens = 0, drafted = 0, accepted = 0, finished = 0, cancelled = 0, failed = 0,
            refused = 0, preempted = 0, resent = 0;
   std::vector<std::string> reasons;  // of the latest decisions, oldest first, at most 16
   bool operator==(const scheduler_report&) const = default;
 };
 TROUPE_FIELDS(scheduler_report, state, waiting, running, closing, unacknowledged, pages_total, pages_free,
-              pages_reserved, steps, prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused,
-              preempted, resent, reasons)
+              pages_reserved, pages_held, leased, fetching, fetched, recomputed, steps, prompt_rows, tokens, drafted,
+              accepted, finished, cancelled, failed, refused, preempted, resent, reasons)
 
 }  // namespace troupe::actors

@@ -63,18 +63,22 @@ bool batch::runs_next(const sequence& s) const {
 enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open) {
   enqueue_reply reply;
   reply.waiting = static_cast<uint32_t>(waiting_.size());
+  const key k{front, r.request, r.attempt};
+  const auto same = by_key_.find(k);
+  if (same != by_key_.end() && at(same->second).at != phase::leased) return reply;
+  const uint64_t leased = same != by_key_.end() ? same->second : 0;  // numbers begin at 1
   auto refuse = [&](errc code, std::string text, uint32_t retry = 0) {
     ++counters_.refused;
     reply.outcome = {code, std::move(text)};
     reply.retry_after_ms = retry;
+    if (leased != 0) leave(leased);
     return reply;
   };
-  const key k{front, r.request, r.attempt};
-  if (by_key_.contains(k)) return reply;
   for (auto it = by_key_.lower_bound({front, r.request, 0});
        it != by_key_.end() && it->first.front == front && it->first.request == r.request;) {
     const key older = it->first;
     ++it;
+    if (older == k) continue;
     if (older.attempt > r.attempt) return refuse(errc::stale, "a newer attempt of the request is here");
     cancel(older);
   }
@@ -86,6 +90,9 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   s.sampling = r.sampling;
   s.stop = r.stop;
   s.speculate = r.speculate;
+  s.handoff = r.handoff;
+  if (limits_.handoffs == 0 || s.handoff.rows < s.prompt_length || s.handoff.rows + 1 != s.known.size())
+    s.handoff.kind = s.handoff.kind == handoff_kind::none ? handoff_kind::none : handoff_kind::recompute;
   if (s.known.empty() || s.prompt_length == 0 || s.prompt_length > s.known.size())
     return refuse(errc::invalid_argument,
                   fmt::format("prompt of {} tokens with {} known", s.prompt_length, s.known.size()));
@@ -98,10 +105,30 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   if (pages_for(token_cap(s)) > limits_.pages)
     return refuse(errc::invalid_argument,
                   fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
-  auto admission = policies::plan_admission({static_cast<uint32_t>(waiting_.size()), queue_limit_, open});
+  // Who has a lease does not queue.
+  const uint32_t before = leased != 0 ? 0 : static_cast<uint32_t>(waiting_.size());
+  auto admission = policies::plan_admission({before, queue_limit_, open});
   note("admission: " + admission.reason);
   if (!admission.admit)
     return refuse(open ? errc::exhausted : errc::unavailable, admission.reason, admission.retry_after_ms);
+  if (r.handoff.kind == handoff_kind::pull && s.handoff.kind != handoff_kind::pull) drops_.push_back({0, r.handoff});
+  if (s.handoff.kind == handoff_kind::recompute) ++counters_.recomputed;
+  if (leased != 0) {
+    auto& kept = at(leased);
+    s.slot = kept.slot;
+    s.pages = kept.pages;
+    kept = std::move(s);
+    if (kept.handoff.kind == handoff_kind::pull && pages_for(kept.handoff.rows) == kept.pages) {
+      kept.at = phase::fetching;
+      fetches_.push_back({leased, kept.handoff, kept.pages});
+    } else {
+      give_slot(kept);
+      --imports_out_;
+      waiting_.push_back(leased);
+      ++reply.waiting;
+    }
+    return reply;
+  }
   const uint64_t number = next_sequence_++;
   by_key_.emplace(k, number);
   sequences_.emplace(number, std::move(s));
@@ -115,9 +142,12 @@ batch::cancelled batch::cancel(const key& k) {
   if (it == by_key_.end()) return cancelled::unknown;
   const uint64_t number = it->second;
   auto& s = at(number);
-  if (!s.cancel && s.at != phase::ended && !(s.at == phase::closing && !s.preempted)) ++counters_.cancelled;
+  if (!s.cancel && s.at != phase::leased && s.at != phase::ended && !(s.at == phase::closing && !s.preempted))
+    ++counters_.cancelled;
   s.cancel = true;
   s.preempted = false;
+  for (const auto& u : s.unacked)  // whether or not it has been sent: who cancels does not use it
+    if (u.item.handoff.kind == handoff_kind::pull) drops_.push_back({0, u.item.handoff});
   s.unacked.clear();
   std::erase_if(output_, [&](auto& o) {
     return o.first == k.front && o.second.request == k.request && o.second.attempt == k.attempt;
@@ -172,7 +202,8 @@ bool batch::has_unacknowledged() const {
 
 size_t batch::unfinished() const {
   return static_cast<size_t>(std::count_if(sequences_.begin(), sequences_.end(), [](auto& s) {
-    return s.second.at == phase::waiting || s.second.at == phase::running || s.second.preempted;
+    return s.second.at == phase::waiting || s.second.at == phase::fetching || s.second.at == phase::running ||
+           s.second.preempted;
   }));
 }
 
@@ -182,6 +213,9 @@ void batch::emit(sequence& s, stream_item item) {
   item.attempt = s.id.attempt;
   item.drafted = s.drafted;
   item.accepted = s.accepted;
+  item.pulled_bytes = std::exchange(s.pulled_bytes, 0);
+  item.pulled_ns = std::exchange(s.pulled_ns, 0);
+  item.computed_again = std::exchange(s.computed_again, false);
   s.unacked.push_back({item});
   output_.emplace_back(s.id.front, std::move(item));
 }
@@ -197,13 +231,26 @@ void batch::end(uint64_t number, stream_item item) {
 void batch::leave(uint64_t number) {
   auto& s = at(number);
   switch (s.at) {
+    case phase::leased:
+      give_slot(s);
+      --imports_out_;
+      s.at = phase::ended;
+      break;
     case phase::waiting:
       std::erase(waiting_, number);
+      if (s.handoff.kind == handoff_kind::pull) drops_.push_back({0, s.handoff});
       s.at = phase::ended;
+      break;
+    case phase::fetching:
+      drops_.push_back({number, s.handoff});
+      s.at = phase::closing;
       break;
     case phase::running:
       std::erase(running_, number);
-      to_close_.push_back(s.slot);
+      if (s.importing)
+        drops_.push_back({number, s.handoff});
+      else
+        to_close_.push_back(s.slot);
       s.at = phase::closing;
       break;
     case phase::closing:
@@ -227,29 +274,45 @@ void batch::closed(kernels::slot_id slot) {
   auto it = slots_.find(slot);
   TROUPE_CHECK(it != slots_.end(), "closed slot {} is not open", slot.value);
   const uint64_t number = it->second;
-  slots_.erase(it);
-  free_slots_.insert(slot.value);
   auto& s = at(number);
   TROUPE_CHECK(s.at == phase::closing, "closed slot {} of a sequence in phase {}", slot.value, static_cast<int>(s.at));
-  pages_free_ += s.pages;
-  s.pages = 0;
-  TROUPE_CHECK(pages_free_ <= limits_.pages, "free {} of {} pages", pages_free_, limits_.pages);
-  if (s.preempted) {
-    s.preempted = false;
-    s.at = phase::waiting;
-    s.opened = s.planned = s.committed = s.in_flight = 0;
-    waiting_.push_front(number);
-    return;
-  }
+  give_slot(s);
+  if (s.preempted) return wait_again(number);
   s.at = phase::ended;
   forget_if_done(number);
 }
 
-void batch::apply_result(sequence& s, const kernels::sequence_result& r) {
+void batch::take_slot(sequence& s, uint64_t number) {
+  s.slot = kernels::slot_id{*free_slots_.begin()};
+  free_slots_.erase(free_slots_.begin());
+  slots_.emplace(s.slot, number);
+}
+
+void batch::give_slot(sequence& s) {
+  slots_.erase(s.slot);
+  free_slots_.insert(s.slot.value);
+  pages_free_ += std::exchange(s.pages, 0);
+  TROUPE_CHECK(pages_free_ <= limits_.pages, "free {} of {} pages", pages_free_, limits_.pages);
+}
+
+// From the front of the queue, computed from its tokens whatever it came from.
+void batch::wait_again(uint64_t number) {
+  auto& s = at(number);
+  s.preempted = s.importing = false;
+  s.at = phase::waiting;
+  s.opened = s.planned = s.committed = s.in_flight = 0;
+  s.handoff = {};
+  waiting_.push_front(number);
+}
+
+void batch::apply_result(sequence& s, const kernels::sequence_result& r, const handoff_ticket& ticket) {
   s.committed = std::max(s.committed, r.committed);
   s.drafted += r.drafted;
   s.accepted += r.accepted;
-  if (s.cancel || (s.at != phase::running && !s.preempted)) return;
+  if (s.cancel || (s.at != phase::running && !s.preempted)) {
+    if (ticket.kind == handoff_kind::pull) drops_.push_back({0, ticket});
+    return;
+  }
   // A step that was run again may bring tokens that are known.
   const auto have = static_cast<uint32_t>(s.known.size());
   const uint32_t skip = r.first_position < have ? std::min<uint32_t>(have - r.first_position, r.tokens.size()) : 0;
@@ -270,8 +333,10 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r) {
         "the model produced numbers that are not finite: the checkpoint is damaged or does not suit this engine; run "
         "troupe verify";
   }
-  if (what_ == role::prefill && !r.tokens.empty() && r.finish == finish_reason::none)
-    item.handoff.kind = handoff_kind::recompute;
+  if (what_ == role::prefill && !r.tokens.empty() && r.finish == finish_reason::none) {
+    item.handoff = ticket;
+    if (ticket.kind == handoff_kind::none) item.handoff.kind = handoff_kind::recompute;
+  }
   const uint64_t number = by_key_.at(s.id);
   if (item.last())
     end(number, std::move(item));
@@ -279,12 +344,14 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r) {
     emit(s, std::move(item));
 }
 
-void batch::apply(const kernels::step_result& r) {
+void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>& tickets, uint32_t pages_held) {
+  pages_held_ = pages_held;
   TROUPE_CHECK(!plans_.empty() && plans_.front().id == r.plan, "result of plan {}, expected {}", r.plan,
                plans_.empty() ? 0 : plans_.front().id);
   ++counters_.steps;
   if (r.plan_done) {
     for (const auto& e : plans_.front().entries) {
+      imports_out_ -= e.imports;
       auto it = sequences_.find(e.sequence);
       if (it != sequences_.end()) it->second.in_flight -= std::min(it->second.in_flight, e.worst);
     }
@@ -298,8 +365,14 @@ void batch::apply(const kernels::step_result& r) {
     return;
   }
   for (const auto& result : r.sequences) {
+    handoff_ticket ticket;
+    for (const auto& t : tickets)
+      if (t.slot == result.slot) ticket = t.ticket;
     auto it = slots_.find(result.slot);
-    if (it != slots_.end()) apply_result(at(it->second), result);
+    if (it != slots_.end())
+      apply_result(at(it->second), result, ticket);
+    else if (ticket.kind == handoff_kind::pull)
+      drops_.push_back({0, ticket});
   }
   if (r.plan_done) {
     for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows;
@@ -328,16 +401,15 @@ void batch::apply_failure(const record& rec, const kernels::step_result& r) {
       s.pages -= e.grow;
       pages_free_ += e.grow;
     }
-    if (!r.applied && e.opens) {  // the slot was never opened
-      slots_.erase(s.slot);
-      free_slots_.insert(s.slot.value);
+    if (!r.applied && e.opens) {  // the slot was never opened, and what was to be imported is gone
       std::erase(to_close_, s.slot);
       std::erase(running_, e.sequence);
-      const bool again = s.at == phase::running || s.preempted;
-      s.opened = s.planned = s.committed = s.in_flight = 0;
-      s.preempted = false;
-      s.at = again ? phase::waiting : phase::ended;
-      if (again) waiting_.push_front(e.sequence);
+      give_slot(s);
+      counters_.recomputed += e.imports;
+      if (s.at == phase::running || s.preempted)
+        wait_again(e.sequence);
+      else
+        s.at = phase::ended;
       forget_if_done(e.sequence);
     } else {
       s.planned = std::min(s.opened, s.committed);
@@ -353,9 +425,11 @@ void batch::apply_failure(const record& rec, const kernels::step_result& r) {
 }
 
 void batch::fail_all(errc code, const std::string& text) {
+  expire_leases(nanoseconds::max());
   std::vector<uint64_t> open;
   for (auto& [number, s] : sequences_)
-    if (s.at == phase::waiting || s.at == phase::running || s.preempted) open.push_back(number);
+    if (s.at == phase::waiting || s.at == phase::fetching || s.at == phase::running || s.preempted)
+      open.push_back(number);
   for (uint64_t number : open) {
     stream_item item;
     item.first_position = static_cast<uint32_t>(at(number).known.size());
@@ -374,13 +448,17 @@ void batch::describe(scheduler_report& out) const {
   out.running = static_cast<uint32_t>(running_.size());
   for (auto& [number, s] : sequences_) {
     out.closing += s.at == phase::closing;
+    out.fetching += s.at == phase::fetching;
+    out.leased += s.at == phase::leased;
     out.unacknowledged += static_cast<uint32_t>(s.unacked.size());
     out.pages_reserved += s.pages;
   }
   out.pages_total = configured_ ? limits_.pages : 0;
-  out.pages_free = pages_free_;
-  TROUPE_CHECK(out.pages_free + out.pages_reserved == out.pages_total, "free {} + reserved {} != {} pages",
-               out.pages_free, out.pages_reserved, out.pages_total);
+  out.pages_held = std::min(pages_held_, pages_free_);
+  out.pages_free = pages_free_ - out.pages_held;
+  TROUPE_CHECK(out.pages_free + out.pages_reserved + out.pages_held == out.pages_total,
+               "free {} + reserved {} + held {} != {} pages", out.pages_free, out.pages_reserved, out.pages_held,
+               out.pages_total);
   out.reasons.assign(reasons_.begin(), reasons_.end());
 }
 

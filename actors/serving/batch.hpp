@@ -4,6 +4,11 @@
 // A sequence is  waiting --(slot and pages)--> running --(finish, cancel, failure)--> closing --(slot closed)--> ended
 //                   ^                            |
 //                   +--- preempted: slot closed -+        ended --(everything acknowledged)--> forgotten
+//
+// Room may be kept for a sequence before it comes: leased, with slot, pages and place, until it is enqueued or expires.
+// One that comes from a prefill rank is  waiting --(slot, pages, a place)--> fetching --(it is here)--> running, and
+// its slot is opened with what was fetched; or back to waiting, to be computed again. In closing it waits for the rank
+// to let go of what was fetched instead of for a slot.
 #pragma once
 
 #include <compare>
@@ -31,7 +36,8 @@ class batch {
   struct planned {
     bool any = false;  // false: nothing to do now
     kernels::step_plan plan;
-    std::vector<uint32_t> grow;  // pages to append, per sequence of the plan
+    std::vector<uint32_t> grow;     // pages to append, per sequence of the plan
+    std::vector<uint64_t> imports;  // fetch that an open comes from, per open of the plan; 0: none
   };
   enum class cancelled : uint8_t { unknown, done, closing };
 
@@ -43,6 +49,12 @@ class batch {
   /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is
   /// taken once; a newer attempt cancels the older one.
   enqueue_reply enqueue(uint32_t front, const enqueue_request& r, bool open);
+
+  /// Keeps room for a request that will come with the same key, until `until`; refused when there is none at once.
+  enqueue_reply lease(uint32_t front, const lease_request& r, bool open, nanoseconds until);
+  /// Ends the leases of the past.
+  void expire_leases(nanoseconds now);
+  bool has_leases() const;
 
   /// Ends a request. `closing`: its key comes out of take_forgotten later, when the engine has closed the slot. Its
   /// items are dropped: the front has asked for no more.
@@ -57,14 +69,21 @@ class batch {
   /// The next plan, given that at most two are out. Decides chunks, pages, admission and preemption by policies/.
   planned plan();
 
-  /// The engine's word on the oldest plan that is out.
-  void apply(const kernels::step_result& r);
+  /// The engine's word on the oldest plan that is out; what of it was exported; pages that nobody here holds.
+  void apply(const kernels::step_result& r, const std::vector<slot_ticket>& tickets = {}, uint32_t pages_held = 0);
+  /// The rank's word on a fetch.
+  void fetched(const fetch_done& m);
+  /// Pages that are neither free nor of a sequence here.
+  void held(uint32_t pages) { pages_held_ = pages; }
 
   /// The engine cannot go on: every request ends with this failure; slots are closed when plans can run again.
   void fail_all(errc code, const std::string& text);
 
   /// Items since the last call, in order.
   std::vector<std::pair<uint32_t, stream_item>> take_output() { return std::exchange(output_, {}); }
+  /// Fetches to begin, and fetches and tickets to let go, since the last call.
+  std::vector<fetch_start> take_fetches() { return std::exchange(fetches_, {}); }
+  std::vector<fetch_drop> take_drops() { return std::exchange(drops_, {}); }
   /// Cancelled requests whose slot has been closed since the last call.
   std::vector<key> take_forgotten() { return std::exchange(forgotten_, {}); }
   /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it
@@ -82,7 +101,7 @@ class batch {
   void describe(scheduler_report& out) const;
 
  private:
-  enum class phase : uint8_t { waiting, running, closing, ended };
+  enum class phase : uint8_t { leased, waiting, fetching, running, closing, ended };
   struct sequence {
     key id;
     std::vector<kernels::token_id> known;  // prompt and everything sampled since
@@ -94,6 +113,12 @@ class batch {
     bool preempted = false;     // closing, to wait again
     bool cancel = false;        // no more items; report it forgotten
     bool wants_notice = false;  // somebody waits for take_forgotten
+    bool importing = false;     // running or closing: the slot has not been opened, what was fetched is in the rank
+    handoff_ticket handoff;     // pull: not fetched yet
+    nanoseconds leased_until{0};
+    uint64_t pulled_bytes = 0;  // until an item has told it; so the next two
+    int64_t pulled_ns = 0;
+    bool computed_again = false;
     kernels::slot_id slot;
     uint32_t opened = 0;   // known.size() when the slot was opened
     uint32_t planned = 0;  // rows of `opened` given to plans
@@ -111,7 +136,7 @@ class batch {
   struct entry {
     uint64_t sequence = 0;
     uint32_t rows = 0, worst = 0, grow = 0;
-    bool opens = false;
+    bool opens = false, imports = false;
   };
   struct record {
     uint64_t id = 0;
@@ -124,8 +149,13 @@ class batch {
   uint32_t pages_for(uint32_t tokens) const;
   uint32_t pages_after_next(const sequence& s) const;
   bool runs_next(const sequence& s) const;
+  uint32_t pages_usable() const { return pages_free_ > pages_held_ ? pages_free_ - pages_held_ : 0; }
+  void take_slot(sequence& s, uint64_t number);
+  void give_slot(sequence& s);
+  void begin_fetch(uint64_t number, uint32_t pages);
+  void wait_again(uint64_t number);
   void add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow);
-  void apply_result(sequence& s, const kernels::sequence_result& r);
+  void apply_result(sequence& s, const kernels::sequence_result& r, const handoff_ticket& ticket);
   void apply_failure(const record& rec, const kernels::step_result& r);
   void closed(kernels::slot_id slot);
   void emit(sequence& s, stream_item item);
@@ -148,12 +178,16 @@ class batch {
   std::map<kernels::slot_id, uint64_t> slots_;
   std::set<uint32_t> free_slots_;
   std::vector<kernels::slot_id> to_close_;
-  uint32_t pages_free_ = 0;
+  uint32_t pages_free_ = 0;   // that no sequence here holds
+  uint32_t pages_held_ = 0;   // of these: held in the rank by transfers and write-back
+  uint32_t imports_out_ = 0;  // places of the handoff memory that fetches hold, at most limits_.handoffs
   std::deque<record> plans_;  // at most 2
   bool hold_ = false;         // a plan failed: the ones behind it must come back first
-  uint64_t next_sequence_ = 0, next_plan_ = 1;
+  uint64_t next_sequence_ = 1, next_plan_ = 1;
 
   std::vector<std::pair<uint32_t, stream_item>> output_;
+  std::vector<fetch_start> fetches_;
+  std::vector<fetch_drop> drops_;
   std::vector<key> forgotten_;
   std::deque<std::string> reasons_;  // the last 16
   scheduler_report counters_;

@@ -18,30 +18,45 @@ constexpr size_t max_candidates = 16;  // waiting requests looked at per plan
 void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow) {
   auto& s = at(number);
   entry e{number, rows, 0, grow, false};
-  if (s.at == phase::waiting) {
+  // A prompt that is handed over takes the drafter's context along, though nobody drafts here.
+  const bool drafts = draft_bound(s) > 0, context = drafts || (what_ == role::prefill && s.speculate);
+  if (s.at == phase::waiting || s.importing) {
     e.opens = true;
-    s.at = phase::running;
-    s.slot = kernels::slot_id{*free_slots_.begin()};
-    free_slots_.erase(free_slots_.begin());
-    slots_.emplace(s.slot, number);
-    s.opened = static_cast<uint32_t>(s.known.size());
+    e.imports = s.importing;
+    if (s.at == phase::waiting) {
+      s.at = phase::running;
+      take_slot(s, number);
+      s.opened = static_cast<uint32_t>(s.known.size());
+      std::erase(waiting_, number);
+      running_.push_back(number);
+    }
     auto resume = policies::plan_resume({s.prompt_length, s.opened, facts_.window, facts_.decoder_layers});
     note("start: " + resume.reason);
     s.decoder_from = resume.decoder_from;
-    std::erase(waiting_, number);
-    running_.push_back(number);
-    out.plan.open.push_back({s.slot, s.known, s.prompt_length, s.sampling, s.stop, draft_bound(s) > 0});
+    kernels::sequence_open open{s.slot, s.known, s.prompt_length, s.sampling, s.stop, drafts, {}};
+    if (s.importing) open.imported.rows = s.handoff.rows;  // the rank knows the rest
+    out.plan.open.push_back(std::move(open));
+    out.imports.push_back(s.importing ? number : 0);
+    s.importing = false;
+    s.handoff = {};
   }
   kernels::sequence_step step;
   step.slot = s.slot;
   step.decoder_from = s.decoder_from;
   step.decoder_floor = s.decoder_from;
-  step.draft_context = draft_bound(s) > 0;
+  step.draft_context = context;
   if (s.planned < s.opened) {
     step.position = s.planned;
     step.rows = rows;
     s.planned += rows;
     step.sample = s.planned == s.opened;
+    if (step.sample && what_ == role::prefill && limits_.handoffs > 0) {
+      step.export_to = 0;  // the rank names the place
+      stream_item soon;
+      soon.first_position = s.opened;
+      soon.last_chunk = true;
+      emit(s, std::move(soon));
+    }
     e.worst = rows;
   } else {
     step.sample = true;
@@ -67,11 +82,20 @@ batch::planned batch::plan() {
   const size_t candidates = std::min({waiting_.size(), free_slots_.size(), max_candidates});
   who.insert(who.end(), waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(candidates));
 
-  policies::page_input pages{pages_free_, 0, {}};
+  policies::page_input pages{pages_usable(), 0, {}};
   for (auto& [number, s] : sequences_)
     if (s.at == phase::closing) pages.returning += s.pages;
   for (uint64_t number : who) pages.running.push_back({at(number).pages, pages_after_next(at(number))});
   auto granted = policies::plan_pages(pages);
+  const auto starved = [&](uint64_t number) {
+    const auto i = static_cast<size_t>(std::find(who.begin(), who.end(), number) - who.begin());
+    return i < who.size() && !granted.runs[i];
+  };
+  if (has_leases() && std::any_of(running_.begin(), running_.end(), starved)) {
+    expire_leases(nanoseconds::max());  // room that is only kept goes to those who run
+    pages.free = pages_usable();
+    granted = policies::plan_pages(pages);
+  }
   if (!granted.preempt.empty()) note("pages: " + granted.reason);
   for (size_t i : granted.preempt) {
     auto& s = at(who[i]);
@@ -79,6 +103,14 @@ batch::planned batch::plan() {
     s.preempted = true;
     ++counters_.preempted;
     leave(who[i]);
+  }
+
+  // What prefill ranks hold is fetched, as many at once as there are places; its growth is granted when it runs.
+  for (size_t i = 0; i < who.size(); ++i) {
+    const auto& s = at(who[i]);
+    if (s.at != phase::waiting || s.handoff.kind != handoff_kind::pull) continue;
+    if (granted.runs[i] && imports_out_ < limits_.handoffs) begin_fetch(who[i], pages_for(s.handoff.rows));
+    granted.runs[i] = false;
   }
 
   policies::chunk_input chunks{limits_.max_chunk, {}};

@@ -6,7 +6,6 @@
 #include "actors/protocol/messages.hpp"
 #include "actors/serving/front_request.hpp"
 #include "policies/admission.hpp"
-#include "policies/placement.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::actors {
@@ -53,17 +52,11 @@ class entrypoint_state {
   void follow(const cluster_view& view) {
     if (view.version <= view_version_) return;
     view_version_ = view.version;
-    std::map<actor_key, bool> seen;
-    for (const auto& node : view.nodes) {
-      for (const auto& r : node.roles) {
-        if (r.assignment.what != role::prefill && r.assignment.what != role::decode) continue;
-        actor_key key{node.node, node.inc, r.assignment.seat() + "/scheduler"};
-        seen[key] = true;
-        const bool ready = r.state == role_state::ready && !node.draining;
-        auto it = targets_.find(key);
-        if (it == targets_.end() && ready) it = targets_.emplace(key, target{r.assignment.what}).first;
-        if (it != targets_.end()) it->second.admits = ready;
-      }
+    const auto seen = scheduler_seats(view);
+    for (const auto& [key, seat] : seen) {
+      auto it = targets_.find(key);
+      if (it == targets_.end() && seat.ready) it = targets_.emplace(key, target{seat.what}).first;
+      if (it != targets_.end()) it->second.admits = seat.ready;
     }
     std::vector<actor_key> gone;
     for (auto& [key, t] : targets_)
@@ -146,9 +139,8 @@ class entrypoint_state {
   }
 
   uint32_t usable(role what) const {
-    return static_cast<uint32_t>(std::count_if(targets_.begin(), targets_.end(), [what](auto& t) {
-      return t.second.what == what && t.second.at == target::state::attached && t.second.admits;
-    }));
+    return static_cast<uint32_t>(std::count_if(targets_.begin(), targets_.end(),
+                                               [what](auto& t) { return t.second.what == what && t.second.usable(); }));
   }
 
   bool ready() const { return !draining_ && usable(role::decode) > 0; }
@@ -177,11 +169,7 @@ class entrypoint_state {
     if (by_id_.contains(m.id)) return refuse(errc::invalid_argument, "a request with this id is running");
     if (draining_) return refuse(errc::unavailable, "this front is shutting down");
     if (!ready()) return refuse(errc::unavailable, "no decode rank is ready", 1000);
-    if (m.prompt.empty()) return refuse(errc::invalid_argument, "the prompt is empty");
-    if (m.prompt.size() >= facts_.max_context)
-      return refuse(errc::invalid_argument,
-                    fmt::format("the prompt has {} tokens, the context holds {}", m.prompt.size(), facts_.max_context));
-    if (m.stop.max_tokens == 0) return refuse(errc::invalid_argument, "max_tokens is 0");
+    if (auto fault = fault_of(m, facts_); !fault.empty()) return refuse(errc::invalid_argument, std::move(fault));
     auto admission = policies::plan_admission({static_cast<uint32_t>(requests_.size()), options_.max_requests, true});
     if (!admission.admit) return refuse(errc::exhausted, admission.reason, admission.retry_after_ms);
     ++counters_.accepted;
@@ -206,20 +194,36 @@ class entrypoint_state {
   void place(request_number number) {
     auto& r = requests_.at(number);
     const role what = !r.prefilled && usable(role::prefill) > r.refusals ? role::prefill : role::decode;
-    std::vector<actor_key> keys;
-    policies::placement_input in;
-    for (auto& [key, t] : targets_) {
-      if (t.what != what) continue;
-      keys.push_back(key);
-      in.usable.push_back(t.at == target::state::attached && t.admits);
+    if (what == role::decode && r.lease == r.attempt + 1) {
+      const auto* t = find(r.leased);
+      if (t && t->usable()) return ask_scheduler(number, r.leased);
     }
-    auto& last = what == role::prefill ? last_prefill_ : last_decode_;
-    in.last = last;
-    const auto choice = policies::plan_placement(in).choice;
     const uint32_t round = (r.prefilled ? 0 : usable(role::prefill)) + usable(role::decode);
-    if (choice == SIZE_MAX || r.refusals >= std::max(1u, round)) return wait_for_place(number);
-    last = choice;
-    ask_scheduler(number, keys[choice]);
+    const auto key = r.refusals >= std::max(1u, round) ? actor_key{} : choose(what);
+    if (key == actor_key{}) return wait_for_place(number);
+    ask_scheduler(number, key);
+  }
+
+  actor_key choose(role what) {
+    return choose_target(targets_, what, what == role::prefill ? last_prefill_ : last_decode_);
+  }
+
+  // The prompt's last chunk is planned: a decode scheduler keeps room for what will come.
+  void lease(request_number number, request& r) {
+    if (r.lease != 0) return;
+    const auto key = choose(role::decode);
+    if (key == actor_key{}) return;
+    r.leased = key;
+    r.lease = r.attempt + 1;
+    const auto rows = static_cast<uint32_t>(r.what.prompt.size() + r.emitted.size());
+    links_.ask(
+        self_, targets_.at(key).handle, options_.ask_timeout,
+        lease_request{options_.identity.epoch, options_.identity.inc, number, r.lease, rows},
+        [this, number, lease = r.lease](const enqueue_reply& reply) {
+          auto it = requests_.find(number);
+          if (!reply.outcome.ok() && it != requests_.end() && it->second.lease == lease) it->second.lease = 0;
+        },
+        [](const error&) {});  // it expires by itself
   }
 
   void wait_for_place(request_number number) {
@@ -237,23 +241,18 @@ class entrypoint_state {
   void ask_scheduler(request_number number, const actor_key& key) {
     auto& r = requests_.at(number);
     auto& t = targets_.at(key);
+    if (r.lease != 0 && key != r.leased) cancel_at(r.leased, number, r.lease);
+    r.lease = 0;
     r.at = request::phase::asking;
     r.where = key;
     r.drafted_before += std::exchange(r.drafted, 0);
     r.accepted_before += std::exchange(r.accepted, 0);
     r.stream.restart();
-    enqueue_request m;
+    ++r.attempt;
+    auto m = to_enqueue(r, t.what);
     m.epoch = options_.identity.epoch;
     m.front = options_.identity.inc;
     m.request = number;
-    m.attempt = ++r.attempt;
-    m.tokens = r.what.prompt;
-    m.tokens.insert(m.tokens.end(), r.emitted.begin(), r.emitted.end());
-    m.prompt_length = static_cast<uint32_t>(r.what.prompt.size());
-    m.sampling = r.what.sampling;
-    m.stop = r.what.stop;
-    m.speculate = r.what.speculate;
-    if (r.prefilled) m.handoff.kind = handoff_kind::recompute;
     links_.ask(
         self_, t.handle, options_.ask_timeout, std::move(m),
         [this, number, key, attempt = r.attempt](const enqueue_reply& reply) { answered(number, key, attempt, reply); },
@@ -277,6 +276,7 @@ class entrypoint_state {
     if (r->at != request::phase::asking) return;
     if (reply.outcome.ok()) {
       r->at = request::phase::running;
+      r->passed_on = r->ticket.kind == handoff_kind::pull;
       return;
     }
     if (reply.outcome.code == errc::invalid_argument) return fail(number, errc::invalid_argument, reply.outcome.text);
@@ -290,13 +290,29 @@ class entrypoint_state {
     if (!attach_.armed()) attach_.arm(self_, options_.attach_retry);
   }
 
+  // Nobody will use the room that is kept for the request, nor the state that a prefill rank holds.
+  void give_up_ticket(request_number number, request& r) {
+    if (const uint32_t lease = std::exchange(r.lease, 0)) cancel_at(r.leased, number, lease);
+    const auto ticket = std::exchange(r.ticket, {});
+    if (std::exchange(r.passed_on, false) || ticket.kind != handoff_kind::pull) return;
+    const auto seat = ticket.source.name.substr(0, ticket.source.name.rfind('/'));
+    auto* t = find({ticket.source.node, ticket.source.inc, seat + "/scheduler"});
+    if (!t || !t->handle) return;  // it is gone, or lets go by itself after 5 s
+    send(t->handle, unused(ticket, options_.identity.epoch));
+  }
+
+  // A request whose answer changes nothing.
+  template <class Message>
+  void send(const scheduler_actor& to, Message m) {
+    links_.ask(
+        self_, to, options_.ask_timeout, std::move(m), [](const ack&) {}, [](const error&) {});
+  }
+
   void cancel_at(const actor_key& key, request_number number, uint32_t attempt) {
     auto* t = find(key);
     if (!t || !t->handle) return;
-    links_.ask(
-        self_, t->handle, options_.ask_timeout,
-        cancel_request{options_.identity.epoch, options_.identity.inc, number, attempt}, [](const ack&) {},
-        [](const error&) {});  // items that still come are answered with another cancel
+    // Items that still come are answered with another cancel.
+    send(t->handle, cancel_request{options_.identity.epoch, options_.identity.inc, number, attempt});
   }
 
   // -- tokens ---------------------------------------------------------------------------------------------------
@@ -308,11 +324,12 @@ class entrypoint_state {
       auto* r = current(item.request, item.attempt);
       if (!r) {  // ended or moved on: it may forget all of it
         acks.items.push_back({item.request, item.attempt, item.first_position, true});
+        const auto known = requests_.find(item.request);
+        const bool used = known != requests_.end() && known->second.ticket == item.handoff;  // the item came again
+        if (item.handoff.kind == handoff_kind::pull && from && !used)
+          send(from, unused(item.handoff, options_.identity.epoch));
         if (!item.last() && from)
-          links_.ask(
-              self_, from, options_.ask_timeout,
-              cancel_request{options_.identity.epoch, options_.identity.inc, item.request, item.attempt},
-              [](const ack&) {}, [](const error&) {});
+          send(from, cancel_request{options_.identity.epoch, options_.identity.inc, item.request, item.attempt});
         continue;
       }
       acks.items.push_back(take(item, *r));
@@ -321,6 +338,7 @@ class entrypoint_state {
   }
 
   ack_item take(const stream_item& item, request& r) {
+    if (item.last_chunk) lease(item.request, r);
     auto out = r.stream.push(item);
     ack_item a{item.request, item.attempt, r.stream.next(), false};
     for (auto& i : out.ready) {
@@ -328,7 +346,7 @@ class entrypoint_state {
       r.accepted = i.accepted;
       r.cached = std::max(r.cached, i.cached);
       r.emitted.insert(r.emitted.end(), i.tokens.begin(), i.tokens.end());
-      counters_.tokens += i.tokens.size();
+      count_item(counters_, i);
       if (!i.last()) {
         r.what.sink->on_event(to_event(i));
         continue;
@@ -343,17 +361,12 @@ class entrypoint_state {
 
   void last_item(request_number number, stream_item& i) {
     auto& r = requests_.at(number);
-    const bool resumable = i.failure == errc::peer_lost || i.failure == errc::unavailable ||
-                           i.failure == errc::timeout || i.failure == errc::stale;
-    if (i.handoff.kind != handoff_kind::none || resumable) {
-      if (!i.tokens.empty()) {
-        r.what.sink->on_event(to_event(i));
-      }
-      if (resumable) return resume(number, {i.failure, i.failure_text});
+    if (i.handoff.kind != handoff_kind::none || resumable(i.failure)) {
+      if (!i.tokens.empty()) r.what.sink->on_event(to_event(i));
+      if (resumable(i.failure)) return resume(number, {i.failure, i.failure_text});
       r.prefilled = true;
-      r.at = request::phase::waiting;
-      r.refusals = 0;
-      r.waiting_since = now(self_);
+      r.ticket = i.handoff;
+      r.wait(now(self_));
       return place(number);
     }
     client_event e = to_event(i);
@@ -367,6 +380,7 @@ class entrypoint_state {
   void resume(request_number number, const error& why) {
     auto& r = requests_.at(number);
     if (r.at != request::phase::waiting) cancel_at(r.where, number, r.attempt);
+    give_up_ticket(number, r);
     if (r.emitted.size() >= r.what.stop.max_tokens) {  // only the end itself was lost
       client_event e;
       e.finish = kernels::finish_reason::length;
@@ -379,9 +393,7 @@ class entrypoint_state {
     ++r.attempt;  // what the old place still sends is stale
     log::info("entrypoint: request {} resumes at token {}: {}", r.what.id, r.emitted.size(), why.message);
     r.prefilled = r.prefilled || !r.emitted.empty();
-    r.at = request::phase::waiting;
-    r.refusals = 0;
-    r.waiting_since = now(self_);
+    r.wait(now(self_));
     if (!place_.armed()) place_.arm(self_, options_.place_retry);
   }
 
@@ -389,12 +401,11 @@ class entrypoint_state {
 
   void finish(request_number number, client_event e) {
     auto it = requests_.find(number);
+    give_up_ticket(number, it->second);
     auto r = std::move(it->second);
     by_id_.erase(r.what.id);
     requests_.erase(it);
-    ++(e.failure == errc{}            ? counters_.finished
-       : e.failure == errc::cancelled ? counters_.cancelled
-                                      : counters_.failed);
+    count_end(counters_, e.failure);
     end_request(r, std::move(e));
     if (draining_) check_drained();
   }

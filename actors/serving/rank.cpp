@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "actors/protocol/messages.hpp"
+#include "actors/serving/rank_transfers.hpp"
 #include "kernels/engine/page_pool.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
@@ -13,15 +14,20 @@
 namespace troupe::actors {
 namespace {
 
-enum rank_timer : uint8_t { loads_timer = 1, regroup_timer = 2 };
-constexpr auto regroup_retry = std::chrono::milliseconds(500);  // doubles from try to try of one view
-constexpr uint32_t regroup_tries = 4;                           // then only another view helps
+enum rank_timer : uint8_t { loads_timer = 1, regroup_timer = 2 };  // and rank_transfers_timer
+constexpr auto regroup_retry = std::chrono::milliseconds(500);     // doubles from try to try of one view
+constexpr uint32_t regroup_tries = 4;                              // then only another view helps
 
 class rank_state {
  public:
   using interface = rank_actor;
   static inline const char* name = "rank";
-  explicit rank_state(interface::pointer self) : self_(self), links_(self) {}
+  explicit rank_state(interface::pointer self)
+      : self_(self),
+        links_(self),
+        transfers_(self, links_, options_,
+                   {[this](fetch_done m) { tell(self_, scheduler_, std::move(m)); },
+                    [this](pool_update m) { tell(self_, scheduler_, std::move(m)); }}) {}
   ~rank_state() {
     if (options_.host) options_.host->stop();
   }
@@ -46,6 +52,11 @@ class rank_state {
         [this](const engine_opened& m) { opened(m); },
         [this](const engine_grouped& m) { grouped(m); },
         [this](const engine_step& m) { stepped(m.result); },
+        [this](const transfer_open& m) { return transfers_.open(m); },
+        [this](const transfer_close& m) { return transfers_.close(m); },
+        [this](const fetch_start& m) { transfers_.start(m); },
+        [this](const fetch_drop& m) { transfers_.drop(m); },
+        [this](const engine_fetched& m) { transfers_.fetched(m); },
         [this](const drain_request&) {
           // Its scheduler has been drained before: what is left is the engine.
           options_.host->stop();
@@ -56,6 +67,7 @@ class rank_state {
         [this](const tick& t) {
           if (loads_timer_.fired(t)) send_loads();
           if (regroup_timer_.fired(t)) try_regroup();
+          transfers_.ticked(t);
         },
     };
   }
@@ -64,6 +76,8 @@ class rank_state {
   struct open_plan {
     uint64_t id = 0;
     std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>> pages;  // given with the plan
+    std::vector<uint32_t> places;                  // of the handoff memory, until the plan's first result
+    std::map<kernels::slot_id, uint32_t> exports;  // which of them is for what a slot exports
   };
 
   void set_state(role_state state, std::string text) {
@@ -138,6 +152,7 @@ class rank_state {
     auto* engine = options_.host->engine();
     TROUPE_CHECK(engine != nullptr, "the host has no engine after a regroup");
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
+    transfers_.configure(*pool_, engine->limits().handoffs);
     if (broken_ == groups_)
       set_state(role_state::waiting, fmt::format("group view {} failed at once", group_.value));
     else
@@ -162,7 +177,8 @@ class rank_state {
   // Results come in the order of plans, so a rejection waits for the plans before it.
   void flush_rejected() {
     while (plans_.empty() && !rejected_.empty()) {
-      tell(self_, scheduler_, step_done{group_, std::move(rejected_.front()), pool_ ? pool_->free() : 0});
+      tell(self_, scheduler_,
+           step_done{group_, std::move(rejected_.front()), pool_ ? pool_->free() : 0, transfers_.tell_held(), {}});
       rejected_.pop_front();
     }
   }
@@ -173,8 +189,14 @@ class rank_state {
     if (!rejected_.empty()) return reject(m.plan.id, errc::stale, "an earlier plan was rejected");
     if (m.grow.size() != m.plan.sequences.size())
       return reject(m.plan.id, errc::invalid_argument, "grow and sequences differ in length");
-    open_plan open{m.plan.id, {}};
+    open_plan open{m.plan.id, {}, {}, {}};
     kernels::step_plan plan = m.plan;
+    if (auto ready = transfers_.prepare(m.imports, plan, open.places); !ready)
+      return reject(m.plan.id, ready.error().code, ready.error().message);
+    for (const auto& o : plan.open)
+      if (o.imported.rows > 0) open.pages.emplace_back(o.slot, o.imported.pages);
+    for (const auto& s : plan.sequences)
+      if (s.export_to != kernels::no_handoff) open.exports.emplace(s.slot, s.export_to);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       if (m.grow[i] == 0) continue;
       auto& s = plan.sequences[i];
@@ -196,6 +218,23 @@ class rank_state {
 
   void give_back(const open_plan& plan) {
     for (auto& [slot, pages] : plan.pages) pool_->release(pages, kernels::page_owner::request);
+    transfers_.free_places(plan.places);
+  }
+
+  // What the plan's step has exported is kept for a while, whatever becomes of its slot.
+  std::vector<slot_ticket> offer(open_plan& plan, const kernels::step_result& r) {
+    std::vector<slot_ticket> out;
+    for (const auto& s : r.sequences) {
+      const auto it = plan.exports.find(s.slot);
+      if (s.exported.rows == 0 || it == plan.exports.end()) continue;
+      auto pages = slots_[s.slot];
+      for (const auto& [slot, more] : plan.pages)
+        if (slot == s.slot) pages.insert(pages.end(), more.begin(), more.end());
+      out.push_back({s.slot, transfers_.offer(pages, s.exported, it->second)});
+      std::erase(plan.places, it->second);
+    }
+    plan.exports.clear();
+    return out;
   }
 
   void stepped(const kernels::step_result& r) {
@@ -204,6 +243,12 @@ class rank_state {
                  plans_.empty() ? 0 : plans_.front().id);
     ++steps_;
     add(r.times);
+    std::vector<slot_ticket> tickets;
+    if (r.failure == errc{} || r.applied) {
+      auto& plan = plans_.front();
+      if (r.failure == errc{}) tickets = offer(plan, r);
+      transfers_.free_places(std::exchange(plan.places, {}));  // imports have been read
+    }
     if (r.plan_done) {
       auto plan = std::move(plans_.front());
       plans_.pop_front();
@@ -222,7 +267,7 @@ class rank_state {
       pool_->release(it->second, kernels::page_owner::request);
       slots_.erase(it);
     }
-    tell(self_, scheduler_, step_done{group_, r, pool_->free()});
+    tell(self_, scheduler_, step_done{group_, r, pool_->free(), transfers_.tell_held(), std::move(tickets)});
     flush_rejected();
     if (r.failure != errc{}) group_failed(r);
   }
@@ -271,13 +316,20 @@ class rank_state {
     rank_report r;
     r.state = state_;
     r.group = group_;
-    r.pages_total = pool_ ? pool_->total() : 0;
-    r.pages_free = pool_ ? pool_->free() : 0;
-    for (auto& [slot, pages] : slots_) r.pages_owned += static_cast<uint32_t>(pages.size());
+    const auto pages = pool_ ? pool_->counts() : kernels::page_counts{};
+    r.pages_total = pages.total;
+    r.pages_free = pages.free;
+    r.pages_owned = pages.owned;
+    r.pages_request = pages.request;
+    r.pages_transfer = pages.transfer;
+    r.pages_write_back = pages.write_back;
+    uint32_t known = transfers_.wanted_pages();
+    for (auto& [slot, held] : slots_) known += static_cast<uint32_t>(held.size());
     for (auto& plan : plans_)
-      for (auto& [slot, pages] : plan.pages) r.pages_owned += static_cast<uint32_t>(pages.size());
-    TROUPE_CHECK(r.pages_free + r.pages_owned == r.pages_total, "free {} + owned {} != total {}", r.pages_free,
-                 r.pages_owned, r.pages_total);
+      for (auto& [slot, held] : plan.pages) known += static_cast<uint32_t>(held.size());
+    TROUPE_CHECK(known == pages.request, "{} pages of slots, plans and fetches, the pool counts {}", known,
+                 pages.request);
+    r.transfers = transfers_.counts();
     r.slots_open = static_cast<uint32_t>(slots_.size());
     r.plans_open = static_cast<uint32_t>(plans_.size());
     r.steps = steps_;
@@ -288,6 +340,7 @@ class rank_state {
   interface::pointer self_;
   peer_links links_;
   rank_options options_;
+  rank_transfers transfers_;  // uses options_
   scheduler_actor scheduler_;
   role_state state_ = role_state::starting;
   std::string text_, address_;

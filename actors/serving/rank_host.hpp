@@ -6,14 +6,15 @@
 #include <string>
 
 #include "actors/protocol/cluster.hpp"
+#include "actors/protocol/handoff.hpp"
 #include "kernels/engine/engine.hpp"
 
 namespace troupe::actors {
 
 /// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and
-/// ends with the callback, from any thread (in a simulation from the agenda). A call is made only after the previous
-/// one's callback. The callbacks and the sink may outlive the actor: they post to it, and hold a reference to it until
-/// `stop`.
+/// ends with the callback, from any thread (in a simulation from the agenda). A call of open or regroup is made only
+/// after the previous one's callback. The callbacks and the sink may outlive the actor: they post to it, and hold a
+/// reference to it until `stop`.
 class rank_host {
  public:
   virtual ~rank_host() = default;
@@ -28,6 +29,18 @@ class rank_host {
 
   /// Null before the first regroup has succeeded. The pointer stays valid until the host is destroyed.
   virtual kernels::engine* engine() = 0;
+
+  /// Where peers find this rank's pages and handoff memory, once `open` has succeeded; without an address nobody can.
+  virtual peer_memory memory() const { return {}; }
+
+  /// Pulls the pages of the grant into `pages` and its state into place `place`, and compares the checksums. `done`
+  /// gets the bytes moved, or corrupt, stale, peer_lost, ...; until then the transport may write into the pages.
+  /// Several may be under way.
+  virtual void pull(const transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
+                    std::function<void(result<uint64_t>)> done) {
+    (void)from, (void)pages, (void)place;
+    done(fail(errc::unsupported, "this rank has no way to pull"));
+  }
 
   /// Ends the engine and drops the callbacks, in the background. Idempotent.
   virtual void stop() = 0;

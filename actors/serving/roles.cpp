@@ -14,6 +14,7 @@ role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_ho
   of_rank.identity = context.identity;
   of_rank.agent = context.agent;
   of_rank.shard = shard;
+  of_rank.directory = context.directory;
   of_rank.host = std::move(host);
   auto rank = spawn_rank(context.parent, std::move(of_rank));
   auto scheduler = spawn_scheduler(context.parent, context.assignment.what, context.identity, rank, options);

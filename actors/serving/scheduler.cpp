@@ -11,7 +11,14 @@
 namespace troupe::actors {
 namespace {
 
-enum scheduler_timer : uint8_t { resend_timer = 1, patience_timer = 2, drain_timer = 3, attach_timer = 4 };
+enum scheduler_timer : uint8_t {
+  resend_timer = 1,
+  patience_timer = 2,
+  drain_timer = 3,
+  attach_timer = 4,
+  lease_timer = 5
+};
+constexpr auto lease_life = std::chrono::seconds(10);  // docs/decisions.md, detail 32
 constexpr auto attach_retry = std::chrono::milliseconds(100);
 
 class scheduler_state {
@@ -32,14 +39,24 @@ class scheduler_state {
     return {
         [this](const attach_front& m) { return attach_one(m); },
         [this](const enqueue_request& m) { return enqueue(m); },
+        [this](const lease_request& m) { return lease(m); },
         [this](const cancel_request& m) { return cancel(m); },
         [this](const token_ack& m) { acknowledge(m); },
         [this](const cluster_view& m) { follow(m); },
         [this](const rank_update& m) { follow(m); },
         [this](const step_done& m) {
-          batch_->apply(m.result);
+          batch_->apply(m.result, m.tickets, m.pages_held);
           pump();
         },
+        [this](const fetch_done& m) {
+          batch_->fetched(m);
+          pump();
+        },
+        [this](const pool_update& m) {
+          batch_->held(m.pages_held);
+          pump();
+        },
+        [this](const transfer_close& m) { return close_transfer(m); },
         [this](const drain_request& m) { return drain(m); },
         [this](const scheduler_query&) {
           scheduler_report r;
@@ -159,6 +176,15 @@ class scheduler_state {
     return reply;
   }
 
+  enqueue_reply lease(const lease_request& m) {
+    auto* f = find(m.front);
+    if (m.epoch != identity_.epoch || !f) return {{errc::stale, "this front is not attached"}, 0, 0};
+    auto reply =
+        batch_->lease(f->number, m, !draining_ && rank_state_.state == role_state::ready, now(self_) + lease_life);
+    if (!leases_.armed()) leases_.arm(self_, lease_life);
+    return reply;
+  }
+
   caf::result<ack> cancel(const cancel_request& m) {
     auto* f = find(m.front);
     if (m.epoch != identity_.epoch || !f) return ack{{errc::stale, "this front is not attached"}};
@@ -185,13 +211,25 @@ class scheduler_state {
     check_drained();
   }
 
+  // From a front that does not use a ticket: the rank decides whether it is one of its own.
+  caf::result<ack> close_transfer(const transfer_close& m) {
+    auto p = self_->make_response_promise<promise<ack>>();
+    links_.ask(
+        self_, rank_, std::chrono::seconds(1), m, [p](const ack& a) mutable { p.deliver(a); },
+        [p](const error& e) mutable { p.deliver(ack{to_status(e)}); });
+    return p;
+  }
+
   // Moves on whatever can move: plans to the rank, items to the fronts, answers to those who wait.
   void pump() {
     while (rank_state_.state == role_state::ready) {
       auto next = batch_->plan();
       if (!next.any) break;
-      tell(self_, rank_, submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow)});
+      tell(self_, rank_,
+           submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow), std::move(next.imports)});
     }
+    for (auto& d : batch_->take_drops()) tell(self_, rank_, std::move(d));
+    for (auto& f : batch_->take_fetches()) tell(self_, rank_, std::move(f));
     std::map<uint32_t, token_batch> out;
     for (auto& [number, item] : batch_->take_output()) out[number].items.push_back(std::move(item));
     for (auto& [inc, f] : fronts_) {
@@ -223,6 +261,11 @@ class scheduler_state {
     }
     if (drain_.fired(t)) finish_drains({errc::timeout, "requests did not finish in time"});
     if (attach_timer_.fired(t)) attach();
+    if (leases_.fired(t)) {
+      batch_->expire_leases(now(self_));
+      if (batch_->has_leases()) leases_.arm(self_, lease_life / 4);
+      pump();
+    }
   }
 
   // -- draining: no admission; what runs may finish and be acknowledged ------------------------------------------
@@ -261,7 +304,8 @@ class scheduler_state {
   uint64_t view_version_ = 0;
   std::multimap<batch::key, promise<ack>> cancels_;  // bounded by the open requests
   std::vector<promise<drain_reply>> drains_;
-  timer resend_{resend_timer}, patience_{patience_timer}, drain_{drain_timer}, attach_timer_{attach_timer};
+  timer resend_{resend_timer}, patience_{patience_timer}, drain_{drain_timer}, attach_timer_{attach_timer},
+      leases_{lease_timer};
 };
 
 }  // namespace

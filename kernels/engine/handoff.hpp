@@ -56,9 +56,13 @@ result<handoff_head> read_handoff_head(const model& m, const model_facts& facts,
 void read_handoff(const model& m, operators& ops, place where, kv_state& state, uint32_t slot, const handoff_head& head,
                   std::span<const std::byte> in);
 
-/// Whether what has arrived is what was exported: `pages` (in memory of a pool of plan.page_bytes pages) and `state`.
-/// corrupt names the first block that differs. The bytes of a page behind its valid ones are zeroed. Any thread that
-/// owns the pages.
+/// Whether blocks [first, first + count) of what was exported have arrived in `pages` (the whole table, in memory of a
+/// pool of plan.page_bytes pages). corrupt names the first block that differs. The bytes of a page behind its valid
+/// ones are zeroed. Any thread that owns the pages.
+result<void> check_blocks(const model_plan& plan, const sequence_export& want, std::span<std::byte> pool,
+                          std::span<const page_id> pages, size_t first, size_t count);
+
+/// The same for all blocks and the state.
 result<void> check_handoff(const model_plan& plan, const sequence_export& want, std::span<std::byte> pool,
                            std::span<const page_id> pages, std::span<const std::byte> state);
 

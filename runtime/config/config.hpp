@@ -45,7 +45,7 @@ struct front_section {
 
 /// Ranks of one role: each a process with its own engine.
 struct ranks_section {
-  uint32_t ranks, ep, threads, slots, pages, max_chunk, max_context;
+  uint32_t ranks, ep, threads, slots, pages, max_chunk, max_context, handoffs;
 };
 
 /// Ranks that run prompts.

@@ -111,7 +111,11 @@ std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk) {
       count<S, r>("max_chunk", &r::max_chunk, max_chunk, 1, 65536, "tokens",
                   "Prompt tokens that one step of a rank runs, over all sequences."),
       count<S, r>("max_context", &r::max_context, 4096, 16, 1048576, "tokens",
-                  "Longest sequence, prompt and answer together. At least one such sequence must fit into `pages`.")};
+                  "Longest sequence, prompt and answer together. At least one such sequence must fit into `pages`."),
+      count<S, r>(
+          "handoffs", &r::handoffs, 16, 0, 4096, "sequences",
+          "Sequences that a rank hands over or takes over at once, each with room for its windows in memory that "
+          "peers read. With 0, or when all are in use, the decode side computes the prompt again.")};
 }
 
 }  // namespace

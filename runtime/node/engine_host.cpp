@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/engine/cpu_engine.hpp"
+#include "kernels/engine/handoff_pull.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "kernels/model/damage.hpp"
 #include "runtime/base/log.hpp"
@@ -27,6 +28,7 @@ kernels::engine_limits limits_of(const config::ranks_section& r, const config::e
   l.pages = r.pages;
   l.max_draft = e.max_draft;
   l.threads = r.threads;
+  l.handoffs = r.handoffs;
   return l;
 }
 
@@ -43,6 +45,8 @@ engine_host::~engine_host() {
   }
   changed_.notify_all();
   thread_.join();
+  engine_.reset();
+  transport_.reset();  // pulls under way end here, while there still is a queue to put their ends into
 }
 
 void engine_host::run() {
@@ -111,6 +115,13 @@ result<std::string> engine_host::load() {
     t.deadline = options_.transport.peer_deadline;
     TROUPE_TRY(transport_, transport::make_process_transport(t));
     TROUPE_TRY(pages_, transport_->allocate(size_t{limits_.pages} * model_->plan.page_bytes));
+    place_bytes_ = kernels::handoff_bytes(*model_);
+    if (limits_.handoffs > 0) {
+      TROUPE_TRY(states_, transport_->allocate(size_t{limits_.handoffs} * place_bytes_));
+      memory_ = {transport_->address(), pages_->descriptor().encode(), states_->descriptor().encode()};
+    }
+  } else {
+    limits_.handoffs = 0;
   }
   std::string address = "alone";
   if (options_.ranks > 1) {
@@ -145,6 +156,41 @@ result<std::unique_ptr<kernels::ep::group>> engine_host::make_group(const actors
   return endpoint_->connect(v);
 }
 
+void engine_host::pull(const actors::transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
+                       std::function<void(result<uint64_t>)> done) {
+  auto route = route_of(from, pages, place);
+  if (!route) return post([done = std::move(done), e = route.error()] { done(fail(e)); });
+  kernels::sequence_export want{from.rows, from.state_bytes, from.state_checksum, {}};
+  for (const auto& page : from.pages) want.page_checksums.push_back(page.checksum);
+  kernels::pull_handoff(
+      *transport_, model_->plan, *route, std::move(want), [this](std::function<void()> task) { post(std::move(task)); },
+      [this, peer = route->peer, place, rows = from.rows, done = std::move(done)](result<uint64_t> r) {
+        if (!r && r.error().code == errc::peer_lost) transport_->remove_peer(peer);
+        if (!r) return done(std::move(r));
+        const auto state = states_->bytes().subspan(size_t{place} * place_bytes_, place_bytes_);
+        auto head = kernels::head_of(*model_, engine_->facts(), rows, state);
+        done(head ? std::move(r) : result<uint64_t>(fail(head.error())));
+      });
+}
+
+result<kernels::handoff_route> engine_host::route_of(const actors::transfer_grant& from,
+                                                     const std::vector<kernels::page_id>& pages, uint32_t place) {
+  if (!states_ || !engine()) return fail(errc::unavailable, "this rank has no memory that peers can reach");
+  if (from.state_bytes > place_bytes_)
+    return fail(errc::corrupt, "a state of {} B, at most {} B fit", from.state_bytes, place_bytes_);
+  kernels::handoff_route r;
+  TROUPE_TRY(r.from_pages, transport::remote_region::decode(from.memory.pages));
+  TROUPE_TRY(r.from_states, transport::remote_region::decode(from.memory.states));
+  TROUPE_TRY(r.peer, transport_->add_peer(from.memory.address));
+  r.from_state = uint64_t{from.state_place} * place_bytes_;
+  r.to_pages = pages_;
+  r.to_states = states_;
+  r.to_state = uint64_t{place} * place_bytes_;
+  for (const auto& page : from.pages) r.from.push_back(page.page);
+  r.to = pages;
+  return r;
+}
+
 result<void> engine_host::regroup_now(const actors::group_view& view) {
   if (!model_) return fail(errc::unavailable, "the checkpoint is not loaded");
   TROUPE_TRY(auto group, make_group(view));
@@ -155,6 +201,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   c.limits = limits_;
   c.isa = options_.engine.isa == "auto" ? "" : options_.engine.isa;
   if (pages_) c.pages = pages_->bytes();
+  if (states_) c.handoff = states_->bytes();
   c.group = std::move(group);
   c.placement = std::move(placement);
   c.replay_mode = options_.engine.replay;

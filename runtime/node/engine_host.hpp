@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "actors/serving/rank_host.hpp"
+#include "kernels/engine/handoff_pull.hpp"
 #include "kernels/ep/transport_group.hpp"
 #include "kernels/model/model.hpp"
 #include "runtime/config/config.hpp"
@@ -40,6 +41,9 @@ class engine_host final : public actors::rank_host {
 
   void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) override;
   void regroup(const actors::group_view& view, std::function<void(result<void>)> done) override;
+  actors::peer_memory memory() const override { return memory_; }
+  void pull(const actors::transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
+            std::function<void(result<uint64_t>)> done) override;
   kernels::engine* engine() override { return engine_pointer_.load(std::memory_order_acquire); }
   void stop() override;
 
@@ -57,6 +61,8 @@ class engine_host final : public actors::rank_host {
   void post(std::function<void()> task);
   result<std::string> load();
   result<void> regroup_now(const actors::group_view& view);
+  result<kernels::handoff_route> route_of(const actors::transfer_grant& from,
+                                          const std::vector<kernels::page_id>& pages, uint32_t place);
   result<std::unique_ptr<kernels::ep::group>> make_group(const actors::group_view& view);
 
   const host_options options_;
@@ -65,7 +71,10 @@ class engine_host final : public actors::rank_host {
   // Of the host's thread.
   std::shared_ptr<const kernels::model> model_;
   std::unique_ptr<transport::transport> transport_;
-  transport::region_ptr pages_;  // the engine's KV pages
+  transport::region_ptr pages_;   // the engine's KV pages
+  transport::region_ptr states_;  // places of sequences that come from or go to other engines
+  actors::peer_memory memory_;    // constant once `open` has called back
+  uint32_t place_bytes_ = 0;
   std::unique_ptr<kernels::ep::ep_endpoint> endpoint_;
   std::unique_ptr<kernels::engine> engine_;
 
@@ -75,7 +84,7 @@ class engine_host final : public actors::rank_host {
 
   std::mutex mutex_;  // protects what follows
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;  // open, one regroup and stop at most
+  std::deque<std::function<void()>> tasks_;  // open, one regroup and stop at most, and parts of pulls
   bool ending_ = false;
 
   std::thread thread_;

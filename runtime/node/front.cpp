@@ -44,7 +44,16 @@ gateway::options server_options(const config::front_section& f, const std::strin
 }  // namespace
 
 front::front(actor_net& net, kernels::model_facts facts, std::string model)
-    : net_(net), generator_(std::move(facts)), metrics_(model), model_(std::move(model)) {}
+    : net_(net),
+      generator_(std::move(facts)),
+      metrics_(model),
+      model_(std::move(model)),
+      pulled_(metrics_.counter("troupe_handoffs_total", "Sequences whose state the decode side pulled from prefill.")),
+      pulled_bytes_(metrics_.counter("troupe_handoff_bytes_total", "Bytes of pages and state pulled.")),
+      pulled_seconds_(metrics_.counter("troupe_handoff_seconds_total",
+                                       "Time from the start of a pull to its last checksum, summed.")),
+      computed_again_(metrics_.counter("troupe_handoff_failures_total",
+                                       "Sequences whose prompt was computed again because its state did not come.")) {}
 
 front::~front() {
   if (server_) server_->stop();
@@ -59,8 +68,8 @@ result<std::unique_ptr<front>> front::start(const config::settings& s, actor_net
   uint64_t seed = entropy_seed();
   log::info("seeds of requests that name none come from {}", seed);
   std::unique_ptr<front> f(new front(net, std::move(facts), name));
-  TROUPE_TRY(f->server_, gateway::server::start(std::move(options), std::move(recipe), f->generator_,
-                                                f->metrics_, steady_clock(), rng(seed)));
+  TROUPE_TRY(f->server_, gateway::server::start(std::move(options), std::move(recipe), f->generator_, f->metrics_,
+                                                steady_clock(), rng(seed)));
   return f;
 }
 
@@ -83,6 +92,7 @@ bool front::look_after() {
   }
   bool was = generator_.ready();
   actors::front_report report;
+  bool answered = false;
   reason_ = "the front process has not joined the cluster yet";
   if (entrypoint) {
     reason_ = "the entrypoint does not answer";
@@ -91,10 +101,12 @@ bool front::look_after() {
         .receive(
             [&](actors::front_report& r) {
               report = std::move(r);
+              answered = true;
               reason_ = r.draining ? "draining" : "no decode rank is attached";
             },
             [](caf::error&) {});
   }
+  if (answered) export_counts(report, attached);
   bool can = entrypoint && report.ready && !report.draining;
   if (can && proven_ != attached) {
     auto proof = run_canary(generator_, canary_limit);
@@ -111,6 +123,16 @@ bool front::look_after() {
   if (is && !was) log::info("ready: a canary request went through");
   if (was && !is) log::warn("not ready: {}", reason_);
   return is != was;
+}
+
+void front::export_counts(const actors::front_report& r, uint64_t attached) {
+  if (counted_of_ != attached) counted_ = {};
+  counted_of_ = attached;
+  pulled_.add(static_cast<double>(r.pulled - counted_.pulled));
+  pulled_bytes_.add(static_cast<double>(r.pulled_bytes - counted_.pulled_bytes));
+  pulled_seconds_.add(static_cast<double>(r.pulled_ns - counted_.pulled_ns) / 1e9);
+  computed_again_.add(static_cast<double>(r.computed_again - counted_.computed_again));
+  counted_ = r;
 }
 
 }  // namespace troupe::node

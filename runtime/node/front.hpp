@@ -52,6 +52,12 @@ class front {
   uint64_t attached_ = 0;                // counts attach calls; protected by mutex_
   uint64_t proven_ = 0;                  // value of attached_ for which the canary went through
   std::unique_ptr<gateway::server> server_;
+
+  // What the entrypoint counts, as metrics of this process. A new entrypoint starts from zero.
+  void export_counts(const actors::front_report& r, uint64_t attached);
+  actors::front_report counted_;
+  uint64_t counted_of_ = 0;
+  observe::counter pulled_, pulled_bytes_, pulled_seconds_, computed_again_;
 };
 
 }  // namespace troupe::node

@@ -94,24 +94,31 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
 }
 
 std::string as_table(const cluster_picture& p, const std::string& http) {
-  std::vector<std::vector<std::string>> rows{
-      {"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD", "WAITING", "RUNNING", "PAGES FREE"}};
+  std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD",
+                                              "WAITING", "RUNNING", "PAGES FREE", "IN TRANSFER", "HANDED OVER"}};
   const auto& view = p.cluster.view;
   for (size_t i = 0; i < view.nodes.size(); ++i) {
     const node_entry& n = view.nodes[i];
-    std::string waiting = "-", running = "-", pages = "-", serves = "-";
+    std::string waiting = "-", running = "-", pages = "-", serves = "-", moving = "-", handed = "-";
     for (const auto& r : n.roles) {
       if (auto s = p.schedulers.find(r.assignment.seat()); s != p.schedulers.end()) {
         waiting = std::to_string(s->second.waiting);
         running = std::to_string(s->second.running);
         pages = fmt::format("{}/{}", s->second.pages_free, s->second.pages_total);
+        if (r.assignment.what == role::decode)
+          handed = fmt::format("{} pulled, {} computed", s->second.fetched, s->second.recomputed);
+      }
+      if (auto k = p.ranks.find(r.assignment.seat()); k != p.ranks.end()) {
+        moving = std::to_string(k->second.pages_transfer);
+        if (r.assignment.what == role::prefill)
+          handed = fmt::format("{} of {}", k->second.transfers.out_done, k->second.transfers.out);
       }
       if (auto f = p.fronts.find(r.assignment.seat()); f != p.fronts.end()) running = std::to_string(f->second.running);
       if (r.assignment.what == role::front && !http.empty()) serves = http;
     }
     std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
     rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid),
-                    fmt::format("{}:{}", n.host, n.port), serves, heard, waiting, running, pages});
+                    fmt::format("{}:{}", n.host, n.port), serves, heard, waiting, running, pages, moving, handed});
   }
   std::vector<size_t> width(rows[0].size());
   for (const auto& row : rows) {
@@ -149,7 +156,12 @@ std::string as_json(const cluster_picture& p) {
         const auto& x = s->second;
         role["waiting"] = x.waiting;
         role["running"] = x.running;
-        role["pages"] = {{"total", x.pages_total}, {"free", x.pages_free}, {"reserved", x.pages_reserved}};
+        role["pages"] = {
+            {"total", x.pages_total}, {"free", x.pages_free}, {"reserved", x.pages_reserved}, {"held", x.pages_held}};
+        role["fetching"] = x.fetching;
+        role["leased"] = x.leased;
+        role["fetched"] = x.fetched;
+        role["recomputed"] = x.recomputed;
         role["steps"] = x.steps;
         role["tokens"] = x.tokens;
         role["prompt_rows"] = x.prompt_rows;
@@ -160,10 +172,20 @@ std::string as_json(const cluster_picture& p) {
         role["failed"] = x.failed;
       }
       if (auto k = p.ranks.find(seat); k != p.ranks.end()) {
-        role["rank"] = {{"pages_total", k->second.pages_total},
-                        {"pages_free", k->second.pages_free},
-                        {"pages_owned", k->second.pages_owned},
+        role["rank"] = {{"pages_total", k->second.pages_total},       {"pages_free", k->second.pages_free},
+                        {"pages_owned", k->second.pages_owned},       {"pages_request", k->second.pages_request},
+                        {"pages_transfer", k->second.pages_transfer}, {"pages_write_back", k->second.pages_write_back},
                         {"slots_open", k->second.slots_open}};
+        const auto& t = k->second.transfers;
+        role["transfers"] = {
+            {"offered", t.offered},         {"sending", t.sending},
+            {"fetching", t.fetching},       {"places", t.places},
+            {"places_free", t.places_free}, {"out", t.out},
+            {"out_done", t.out_done},       {"out_expired", t.out_expired},
+            {"out_dropped", t.out_dropped}, {"in", t.in},
+            {"in_done", t.in_done},         {"in_failed", t.in_failed},
+            {"in_dropped", t.in_dropped},   {"stale", t.stale},
+            {"bytes_in", t.bytes_in},       {"seconds_in", static_cast<double>(t.nanoseconds_in) / 1e9}};
       }
       if (auto f = p.fronts.find(seat); f != p.fronts.end()) {
         const auto& x = f->second;

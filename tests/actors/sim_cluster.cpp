@@ -52,6 +52,7 @@ class sim_cluster::factory final : public role_factory {
         return gone;
       };
       const auto life = cluster_.net_->incarnation(v.index);
+      cluster_.options_.engine.memories = cluster_.memories_;
       out = start_rank_role(context,
                             std::make_shared<stand_in_host>(cluster_.agenda_, cluster_.options_.engine,
                                                             node_ + "/" + std::to_string(life), missing),
@@ -215,6 +216,9 @@ void sim_cluster::expect_clean() {
         EXPECT_EQ(r.pages_free, r.pages_total);
         EXPECT_EQ(r.slots_open, 0u);
         EXPECT_EQ(r.plans_open, 0u);
+        EXPECT_EQ(r.pages_request + r.pages_transfer + r.pages_write_back, 0u);
+        EXPECT_EQ(r.transfers.offered + r.transfers.sending + r.transfers.fetching, 0u);
+        EXPECT_EQ(r.transfers.places_free, r.transfers.places);
       } else if (actor.ends_with("/scheduler")) {
         auto r = ask_now<scheduler_report>(caf::actor_cast<scheduler_actor>(handle), scheduler_query{});
         EXPECT_EQ(r.pages_free, r.pages_total);

@@ -44,6 +44,7 @@ struct cluster_options {
   stand_in_options engine;
   scheduler_options scheduler;
   entrypoint_options entrypoint;
+  cluster_options() { engine.limits.handoffs = 6; }
 };
 
 class sim_cluster {
@@ -98,6 +99,7 @@ class sim_cluster {
     std::map<std::string, any_handle> named;
   };
   vnode& node(const std::string& name) { return nodes_.at(name); }
+  bool has(const std::string& name) const { return nodes_.contains(name); }
   sim::network& net() { return *net_; }
   sim::agenda& agenda() { return agenda_; }
   rng& random() { return random_; }
@@ -115,6 +117,7 @@ class sim_cluster {
   };
 
   cluster_options options_;
+  const std::shared_ptr<stand_in_memories> memories_ = std::make_shared<stand_in_memories>();
   rng random_;
   sim::agenda agenda_;
   config config_;

@@ -17,6 +17,17 @@
 
 namespace troupe::actors {
 
+class stand_in_host;
+/// Memory of stand-ins by address, for pulls between them.
+using stand_in_memories = std::map<std::string, stand_in_host*>;
+
+/// What a page holds when the first `rows` tokens of its block are in place, and what a state of `rows` tokens is.
+inline uint64_t content_of(uint64_t seed, uint32_t block, uint32_t rows) {
+  const auto h = philox({block, rows, 7, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return h[0] | uint64_t{h[1]} << 32 | 1;
+}
+constexpr uint32_t state_block = UINT32_MAX;
+
 /// Token that a request with this sampling seed has at this position, whoever computes it.
 inline kernels::token_id token_at(uint64_t seed, uint32_t position) {
   const auto h = philox({position, 0, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)})[0];
@@ -34,6 +45,9 @@ struct stand_in_options {
   std::function<bool()> stage_hangs;                     // asked at the end of loading: it never ends
   std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
   std::function<bool()> step_fails;  // asked at the end of a step: it fails, and nobody is suspected
+  nanoseconds pull{std::chrono::milliseconds(1)}, per_page{std::chrono::microseconds(100)};
+  std::function<result<void>()> pull_fails;     // asked when a pull begins
+  std::shared_ptr<stand_in_memories> memories;  // without: nobody can be pulled from
   stand_in_options() {
     facts.name = "stand-in";
     facts.window = 16;
@@ -55,7 +69,12 @@ class stand_in_engine final : public kernels::engine {
   using alive_fn = std::function<std::vector<uint32_t>()>;  // ranks of the group that do not show up
 
   stand_in_engine(sim::agenda& a, const stand_in_options& o, sink s, alive_fn missing)
-      : agenda_(a), options_(o), sink_(std::move(s)), missing_(std::move(missing)) {}
+      : agenda_(a),
+        options_(o),
+        sink_(std::move(s)),
+        missing_(std::move(missing)),
+        content(o.limits.pages, 0),
+        states(o.limits.handoffs, 0) {}
 
   /// From now on a missing peer is noticed without a plan of this rank too, as a standing participant notices it.
   void notice_when_idle() {
@@ -189,6 +208,7 @@ class stand_in_engine final : public kernels::engine {
       s.known = static_cast<uint32_t>(o.tokens.size());
       for (uint32_t p = o.prompt_length; p < s.known; ++p)
         TROUPE_CHECK(o.tokens[p] == token_at(o.sampling.seed, p), "resumed with a wrong token at {}", p);
+      if (o.imported.rows > 0) import(s);
       TROUPE_CHECK(slots_.emplace(o.slot, std::move(s)).second, "slot {} opened twice", o.slot.value);
     }
     uint32_t chunk = 0, rows = 0;
@@ -199,8 +219,11 @@ class stand_in_engine final : public kernels::engine {
       for (auto p : q.pages) {
         TROUPE_CHECK(p.value < options_.limits.pages && pages_.insert(p).second, "page {} is in use", p.value);
         s.pages.push_back(p);
+        content[p.value] = 0;
       }
       if (s.finished) continue;
+      TROUPE_CHECK(q.export_to == kernels::no_handoff || (q.sample && q.export_to < states.size()), "export to {}",
+                   q.export_to);
       if (q.rows > 0) {
         TROUPE_CHECK(q.position == s.committed, "chunk at {} with {} committed", q.position, s.committed);
         TROUPE_CHECK(q.position + q.rows <= s.open.tokens.size(), "chunk beyond the known tokens");
@@ -264,6 +287,7 @@ class stand_in_engine final : public kernels::engine {
       if (q.rows > 0) {
         s.committed += q.rows;
         if (q.sample) sample(s, out);
+        if (q.export_to != kernels::no_handoff && !s.finished) out.exported = export_to(s, q.export_to);
       } else {
         // How many drafts are accepted is drawn from the seed; room for them is what the pages leave.
         const auto room = static_cast<uint32_t>(s.pages.size() * options_.facts.window) - s.committed - 1;
@@ -285,6 +309,38 @@ class stand_in_engine final : public kernels::engine {
     }
     sink_(std::move(r));
     if (!busy_) begin();
+  }
+
+  uint32_t rows_in(uint32_t block, uint32_t rows) const {
+    return std::min(options_.facts.window, rows - block * options_.facts.window);
+  }
+
+  kernels::sequence_export export_to(const slot& s, uint32_t place) {
+    kernels::sequence_export out{s.committed, 8, content_of(s.open.sampling.seed, state_block, s.committed), {}};
+    states[place] = out.state_checksum;
+    for (uint32_t b = 0; b * options_.facts.window < s.committed; ++b) {
+      content[s.pages[b].value] = content_of(s.open.sampling.seed, b, rows_in(b, s.committed));
+      out.page_checksums.push_back(content[s.pages[b].value]);
+    }
+    return out;
+  }
+
+  // Whatever went wrong before: what a plan imports is that sequence's, to the last page.
+  void import(slot& s) {
+    const auto& in = s.open.imported;
+    TROUPE_CHECK(
+        in.rows + 1 == s.known && in.pages.size() == (in.rows + options_.facts.window - 1) / options_.facts.window,
+        "import of {} rows in {} pages, {} tokens known", in.rows, in.pages.size(), s.known);
+    TROUPE_CHECK(states.at(in.state) == content_of(s.open.sampling.seed, state_block, in.rows), "a wrong state");
+    for (uint32_t b = 0; b < in.pages.size(); ++b) {
+      TROUPE_CHECK(pages_.insert(in.pages[b]).second, "imported page {} is in use", in.pages[b].value);
+      TROUPE_CHECK(content[in.pages[b].value] == content_of(s.open.sampling.seed, b, rows_in(b, in.rows)),
+                   "block {} is not that of the sequence", b);
+      s.pages.push_back(in.pages[b]);
+    }
+    s.committed = in.rows;
+    s.sampled = true;
+    ++imported;
   }
 
   void sample(slot& s, kernels::sequence_result& out) {
@@ -314,6 +370,10 @@ class stand_in_engine final : public kernels::engine {
   kernels::placement_status places_;
   std::shared_ptr<const kernels::ep::placement> next_;
   kernels::expert_window window_;
+
+ public:
+  std::vector<uint64_t> content, states;  // of pages and of the places of the handoff memory
+  uint64_t imported = 0;                  // sequences
 };
 
 /// `missing` is asked with the view of the group: which of its ranks do not show up.
@@ -321,7 +381,13 @@ class stand_in_host final : public rank_host {
  public:
   using missing_fn = std::function<std::vector<uint32_t>(const group_view&)>;
   stand_in_host(sim::agenda& a, stand_in_options o, std::string address, missing_fn missing)
-      : agenda_(a), options_(std::move(o)), address_(std::move(address)), missing_(std::move(missing)) {}
+      : agenda_(a), options_(std::move(o)), address_(std::move(address)), missing_(std::move(missing)) {
+    if (options_.memories) (*options_.memories)[address_] = this;
+  }
+  ~stand_in_host() override {
+    if (options_.memories) options_.memories->erase(address_);
+    stop();
+  }
 
   void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) override {
     sink_ = std::move(sink);
@@ -345,6 +411,20 @@ class stand_in_host final : public rank_host {
   }
 
   kernels::engine* engine() override { return engine_.get(); }
+  stand_in_engine* stand_in() { return engine_.get(); }
+
+  peer_memory memory() const override {
+    return options_.memories ? peer_memory{address_, "pages", "states"} : peer_memory{};
+  }
+
+  /// Page by page in virtual time, out of the source's memory as it is by then; a source that is gone is noticed late.
+  void pull(const transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
+            std::function<void(result<uint64_t>)> done) override {
+    if (options_.pull_fails)
+      if (auto r = options_.pull_fails(); !r) return later(options_.pull, [r, done] { done(fail(r.error())); });
+    TROUPE_CHECK(from.pages.size() == pages.size(), "{} pages into {}", from.pages.size(), pages.size());
+    pull_page(from, pages, place, done, 0);
+  }
 
   void stop() override {
     *stopped_ = true;
@@ -363,6 +443,27 @@ class stand_in_host final : public rank_host {
                     *kernels::ep::copies_of(kernels::ep::first_slots(ranks, experts, per_rank), ranks, experts));
     return p;
   }
+
+  void pull_page(transfer_grant from, std::vector<kernels::page_id> pages, uint32_t place,
+                 std::function<void(result<uint64_t>)> done, size_t next) {
+    later(next == 0 ? options_.pull : options_.per_page, [=, this] {
+      const auto source = options_.memories->find(from.memory.address);
+      if (source == options_.memories->end() || !source->second->engine_)
+        return later(options_.deadline, [done] { done(fail(errc::peer_lost, "stand-in: the source is gone")); });
+      const auto& there = *source->second->engine_;
+      if (next < pages.size()) {
+        engine_->content[pages[next].value] = there.content[from.pages[next].page.value];
+        return pull_page(from, pages, place, done, next + 1);
+      }
+      engine_->states[place] = there.states[from.state_place];
+      bool same = engine_->states[place] == from.state_checksum;
+      for (size_t i = 0; i < pages.size(); ++i)
+        same = same && engine_->content[pages[i].value] == from.pages[i].checksum;
+      if (!same) return done(fail(errc::corrupt, "stand-in: a checksum differs"));
+      done(pages.size());
+    });
+  }
+
   void later(nanoseconds d, std::function<void()> f) {
     agenda_.after(d, [stopped = stopped_, f = std::move(f)] {
       if (!*stopped) f();

@@ -2,9 +2,10 @@
 // log probabilities, to the bit, as from one engine that does everything.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 
-#include "kernels/engine/handoff.hpp"
+#include "kernels/engine/handoff_pull.hpp"
 #include "kernels/ep/thread_group.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/transport/loopback.hpp"
@@ -97,25 +98,30 @@ result<sequence_import> pull(transport::loopback_network& network, node& from, n
   in.rows = what.last.exported.rows;
   in.state = place;
   in.pages = *to.driver->pool().take(static_cast<uint32_t>(what.pages.size()));
-  TROUPE_TRY(auto peer, to.wire->add_peer(from.wire->address()));
-  std::vector<transport::page_move> moves;
-  for (size_t i = 0; i < in.pages.size(); ++i)
-    moves.push_back({uint64_t{what.pages[i].value} * from.page_bytes, uint64_t{in.pages[i].value} * to.page_bytes});
-  transport::pending pages, state;
-  if (auto r = to.wire->pull(peer, to.pages, from.pages->descriptor(), to.page_bytes, moves, pages.callback()); !r)
-    return fail(r.error());
-  if (auto r = to.wire->get(peer, to.states, uint64_t{place} * to.state_bytes, from.states->descriptor(),
-                            uint64_t{what.place} * from.state_bytes, what.last.exported.state_bytes, state.callback());
-      !r)
-    return fail(r.error());
-  network.drain();
-  for (const auto* p : {&pages, &state}) {
-    EXPECT_TRUE(p->done());
-    if (!p->value()) return fail(p->value().error());
+  handoff_route r;
+  TROUPE_TRY(r.peer, to.wire->add_peer(from.wire->address()));
+  r.from_pages = from.pages->descriptor();
+  r.from_states = from.states->descriptor();
+  r.from_state = uint64_t{what.place} * from.state_bytes;
+  r.to_pages = to.pages;
+  r.to_states = to.states;
+  r.to_state = uint64_t{place} * to.state_bytes;
+  r.from = what.pages;
+  r.to = in.pages;
+  std::deque<std::function<void()>> tasks;
+  std::optional<result<uint64_t>> done;
+  pull_handoff(
+      *to.wire, to.weights->plan, r, what.last.exported,
+      [&](std::function<void()> t) { tasks.push_back(std::move(t)); },
+      [&](result<uint64_t> x) { done = std::move(x); });
+  while (network.step() || !tasks.empty()) {
+    if (tasks.empty()) continue;
+    tasks.front()();
+    tasks.pop_front();
   }
-  auto ok = check_handoff(to.weights->plan, what.last.exported, to.pages->bytes(), in.pages,
-                          to.states->bytes().subspan(size_t{place} * to.state_bytes, to.state_bytes));
-  if (!ok) return fail(ok.error());
+  if (!done) return fail(errc::internal, "the pull did not end");
+  if (!*done) return fail(done->error());
+  EXPECT_EQ(**done, in.pages.size() * uint64_t{to.page_bytes} + what.last.exported.state_bytes);
   return in;
 }
 
@@ -282,6 +288,28 @@ TEST(handoff, mini) {
     expect_same(first, d.driver->complete({continued(x, first, *in)}, length % 3 ? 10 : 0)[0],
                 alone.complete({x}, 0)[0], fmt::format("mini, {} tokens", length));
   }
+}
+
+TEST(handoff, a_pull_that_fails_says_why_once_nothing_is_under_way) {
+  auto network = transport::make_loopback_network(steady_clock(), 9);
+  node p(*network, config(1, 64, 24)), d(*network, config(2, 32, 120));
+  prompt x;
+  x.tokens = random_tokens(1, 300, 512);  // 19 pages, two parts
+  auto first = prefill(p, x, 64, slot_id{0}, 2);
+  first.last.exported.page_checksums[18] ^= 1;
+  auto wrong = pull(*network, p, d, first, 0);
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().code, errc::corrupt);
+  EXPECT_NE(wrong.error().message.find("block 18 of 19"), std::string::npos) << wrong.error().message;
+  first.last.exported.page_checksums[18] ^= 1;
+  first.last.exported.state_checksum ^= 1;
+  EXPECT_EQ(pull(*network, p, d, first, 0).error().code, errc::corrupt);
+  first.last.exported.state_checksum ^= 1;
+  auto short_table = first;
+  short_table.pages.pop_back();
+  EXPECT_EQ(pull(*network, p, d, short_table, 0).error().code, errc::invalid_argument);
+  network->kill(p.wire->address());
+  EXPECT_EQ(pull(*network, p, d, first, 0).error().code, errc::peer_lost);
 }
 
 TEST(handoff, damage_and_strangers_are_refused) {

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "runtime/cli/http_client.hpp"
 #include "runtime/node/node_process.hpp"
@@ -117,6 +120,63 @@ TEST_F(nodes, a_stream_survives_a_killed_rank_with_the_same_text) {
   start("decode-0/1", {"--join", director_});
   EXPECT_FALSE(report("decode-0.1", "joined").is_null());
   EXPECT_EQ(text([](size_t) {}), undisturbed);
+}
+
+// The role of a seat in `troupe status --json`; null when it does not answer.
+json seat_status(const std::string& director, const std::string& seat) {
+  const auto p = troupe({"status", "--director", director, "--json"});
+  if (p.code != 0) return nullptr;
+  for (const auto& n : json::parse(p.out)["nodes"])
+    for (const auto& r : n["roles"])
+      if (r["seat"] == seat) return r;
+  return nullptr;
+}
+
+// Stopped in the middle of a hand-over, then killed: the decode side computes the prompt instead, to the same text.
+TEST_F(nodes, a_prefill_process_that_dies_while_its_pages_are_pulled_costs_no_token) {
+  const std::string undisturbed = text([](size_t) {});
+  bool seen = false;
+  for (int i = 0; i < 40 && !seen; ++i) {
+    // Stopped at the first token: when the second does not come, the decode rank waits for the stopped process.
+    const pid_t prefill = children_.running().at("prefill-0.0");
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t chunks = 0;
+    std::jthread watcher([&] {
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, 60s, [&] { return chunks > 0; });
+      seen = !changed.wait_for(lock, 700ms, [&] { return chunks > 1; });
+      kill(prefill, seen ? SIGKILL : SIGCONT);
+    });
+    const std::string disturbed = text([&](size_t n) {
+      if (n == 1) kill(prefill, SIGSTOP);
+      std::lock_guard lock(mutex);
+      chunks = n;
+      changed.notify_all();
+    });
+    watcher.join();
+    EXPECT_EQ(disturbed, undisturbed);
+    if (disturbed.empty()) return;
+  }
+  std::printf("killed while a hand-over was under way: %s\n", seen ? "yes" : "no, 40 times too late");
+  if (!seen) return;
+  auto ended = children_.wait(30s);
+  while (ended.what == kind::report) ended = children_.wait(30s);
+  EXPECT_EQ(ended.name, "prefill-0.0");
+  EXPECT_EQ(text([](size_t) {}), undisturbed) << "without a prefill rank";
+  start("prefill-0/0", {"--join", director_});
+  EXPECT_FALSE(report("prefill-0.0", "joined").is_null());
+  EXPECT_EQ(text([](size_t) {}), undisturbed);
+  for (const char* seat : {"decode-0/0", "decode-0/1"}) {
+    json s;
+    const nanoseconds deadline = steady_clock().now() + 20s;  // the last slot closes behind the last token
+    do s = seat_status(director_, seat);
+    while ((!s.is_object() || s["rank"]["pages_owned"] != 0) && steady_clock().now() < deadline);
+    ASSERT_TRUE(s.is_object());
+    EXPECT_EQ(s["pages"]["free"], s["pages"]["total"]) << s.dump();
+    EXPECT_EQ(s["rank"]["pages_owned"], 0) << s.dump();
+    EXPECT_EQ(s["transfers"]["places_free"], s["transfers"]["places"]) << s.dump();
+  }
 }
 
 TEST_F(nodes, a_node_that_cannot_reach_its_director_gives_up) {

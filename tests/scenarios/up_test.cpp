@@ -248,6 +248,7 @@ TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
   std::string text;
   const std::vector<std::vector<std::string>> layouts{
       {"transport.shared_memory=false"},
+      {"prefill.handoffs=0"},  // the decode group computes the prompts
       {"decode.ep=1", "engine.isa=portable"},
       {"prefill.ranks=2", "prefill.ep=2", "engine.speculation=false", "decode.threads=2"}};
   for (const auto& layout : layouts) {
@@ -257,6 +258,24 @@ TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
     EXPECT_TRUE(got.second);
     if (text.empty()) text = got.first;
     EXPECT_EQ(got.first, text) << layout[0];
+    // Handed over in the way that the layout allows, once the front has found the prefill rank.
+    uint64_t fetched = 0, recomputed = 0, bytes = 0;
+    for (const auto deadline = steady_clock().now() + 60s;
+         fetched + recomputed == 0 && steady_clock().now() < deadline;) {
+      EXPECT_EQ(stream_text(c, completion("Same tokens, any layout", 20)).first, text) << layout[0];
+      const json j = json::parse(troupe({"status", "--run-dir", c.run_dir(), "--json"}).out);
+      for (const auto& n : j["nodes"])
+        for (const auto& r : n["roles"]) {
+          if (r["role"] != "decode" || !r.contains("transfers")) continue;
+          fetched += r["fetched"].get<uint64_t>();
+          recomputed += r["recomputed"].get<uint64_t>();
+          bytes += r["transfers"]["bytes_in"].get<uint64_t>();
+        }
+    }
+    const bool pulls = layout[0] != "prefill.handoffs=0";
+    EXPECT_EQ(fetched > 0, pulls) << layout[0];
+    EXPECT_EQ(bytes > 0, pulls) << layout[0];
+    EXPECT_EQ(recomputed > 0, !pulls) << layout[0];
     EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
   }
 }
