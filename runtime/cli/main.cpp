@@ -11,22 +11,6 @@
 #include "runtime/cli/command.hpp"
 #include "runtime/config/units.hpp"
 
-namespace troupe::cli {
-
-void config_options::add_to(CLI::App& command) {
-  command.add_option("-c,--config", file, "Configuration file")->capture_default_str();
-  command.add_option("--set", overrides, "Override one key, SECTION.KEY=VALUE; may be given several times")
-      ->take_all()
-      ->allow_extra_args(false);
-}
-
-int complain(const std::string& command, const std::string& text, int code) {
-  fmt::print(stderr, "troupe {}: {}\n", command, text);
-  return code;
-}
-
-}  // namespace troupe::cli
-
 namespace {
 
 // A pipe whose other end was closed, as by `head`.

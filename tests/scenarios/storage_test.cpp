@@ -147,6 +147,17 @@ TEST_F(storage_nodes, blocks_survive_a_killed_node_and_a_killed_cluster) {
   expect_whole(false);
   r = kv({"put", "--text", text_, "--data", data_});
   EXPECT_EQ(json::parse(r.out)["stored"], 0) << r.err;
+
+  // All indexes are gone: what is on the disks comes back.
+  for (const char* name : {"storage.0", "storage.1", "storage.2", "director"}) kill_and_wait(name);
+  for (int i = 0; i < 3; ++i) fs::remove_all(folder_.path + "/kv/node-000" + std::to_string(i) + "/index");
+  start_all();
+  r = kv({"scrub"});
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_EQ(json::parse(r.out)["restored_extents"], put["extents"]);
+  expect_whole(false);
+  r = kv({"verify"});
+  EXPECT_EQ(r.code, 0) << r.out;
 }
 
 TEST_F(storage_nodes, what_does_not_fit_is_refused) {
