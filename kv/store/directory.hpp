@@ -1,9 +1,9 @@
 // A store in one directory of this machine, opened by one process at a time.
 //
-//   DIR/layout.json    version, code, targets, hash scheme: checked at every open; changed by directory_members.hpp
-//   only DIR/lock           held while a process has the store open DIR/index/         RocksDB: index and the targets'
-//   shard records; can be deleted, it is rebuilt from the shards DIR/target-0001/   chunk files of target 1; may be a
-//   mount point of its own disk, or a link to one. `generation`
+//   DIR/layout.json    version, code, targets, hash scheme: checked at every open; directory_members.hpp changes it
+//   DIR/lock           held while a process has the store open
+//   DIR/index/         RocksDB: index and the targets' shard records; can be deleted, it is rebuilt from the shards
+//   DIR/target-0001/   chunk files of target 1; may be a mount point of its own disk, or a link to one. `generation`
 //                      beside them says how far the store had come, so that an older index is not taken for this one
 #pragma once
 
