@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cli/command.hpp"
 #include "runtime/cli/find_cluster.hpp"
 #include "runtime/cli/http_client.hpp"
 
@@ -93,11 +94,11 @@ int run(const chat_options& o) {
   nlohmann::json messages = nlohmann::json::array();
   if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
   bool person = isatty(STDIN_FILENO) && o.once.empty();
-  if (person) fmt::print(stderr, "{} at {}; an empty line or Ctrl-D ends\n", model, server->text());
+  if (person) tell("{} at {}; an empty line or Ctrl-D ends\n", model, server->text());
   for (;;) {
     std::string line = o.once;
     if (o.once.empty()) {
-      if (person) fmt::print(stderr, "> ");
+      if (person) tell("> ");
       if (!std::getline(std::cin, line) || line.empty()) return ok;
     }
     messages.push_back({{"role", "user"}, {"content", line}});

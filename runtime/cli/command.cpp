@@ -13,8 +13,10 @@ void config_options::add_to(CLI::App& command) {
       ->allow_extra_args(false);
 }
 
+void tell(const std::string& text) { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+
 int complain(const std::string& command, const std::string& text, int code) {
-  fmt::print(stderr, "troupe {}: {}\n", command, text);
+  tell("troupe {}: {}\n", command, text);
   return code;
 }
 

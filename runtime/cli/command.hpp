@@ -2,9 +2,12 @@
 // exit code in `result`.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/cli/installation.hpp"
@@ -49,6 +52,14 @@ void add_policy(CLI::App& app, context& ctx);
 /// `troupe kv`.
 void add_kv(CLI::App& app, context& ctx);
 void add_version(CLI::App& app, context& ctx);
+
+/// Writes to stderr. Unlike fmt::print it goes on where nobody reads (closed, a full disk, `2>&1 | head`): words for
+/// people must not end the work they are about.
+void tell(const std::string& text);
+template <class... Args>
+void tell(fmt::format_string<Args...> format, Args&&... args) {
+  tell(fmt::format(format, std::forward<Args>(args)...));
+}
 
 /// Prints "troupe COMMAND: TEXT" to stderr and returns `code`.
 int complain(const std::string& command, const std::string& text, int code);

@@ -28,7 +28,7 @@ int run(const config_command_options& o) {
   }
   config::loaded l = config::read(o.file, o.overrides);
   if (l.problems.empty() && !o.print) l.problems = node::check_files(l.values, o.file);
-  for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
+  for (const auto& p : l.problems) tell("{}\n", p.text());
   if (!l.problems.empty())
     return complain("config",
                     fmt::format("{} has {} mistake{}", o.file, l.problems.size(), l.problems.size() == 1 ? "" : "s"),
@@ -36,7 +36,7 @@ int run(const config_command_options& o) {
   if (o.print)
     fmt::print("{}", config::print(l.values));
   else
-    fmt::print(stderr, "{} is good\n", o.file);
+    tell("{} is good\n", o.file);
   return ok;
 }
 

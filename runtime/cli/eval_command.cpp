@@ -41,7 +41,7 @@ int run(eval_options o) {
     }
   }
   if (!o.dump.empty() || !o.compare.empty()) o.what.insert("loss");
-  auto report = evaluate(o, steady_clock(), [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
+  auto report = evaluate(o, steady_clock(), [](const std::string& line) { tell("{}\n", line); });
   if (!report) {
     const errc code = report.error().code;
     return complain("eval", report.error().message,

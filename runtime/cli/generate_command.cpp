@@ -109,7 +109,7 @@ int run(const generate_options& o) {
   // Without a model and a file: the model that comes with the program.
   const std::string file = o.file.empty() && o.model.empty() ? installed_file("configs/local.yaml") : o.file;
   config::loaded l = file.empty() ? config::read_text("", "defaults", ".", overrides) : config::read(file, overrides);
-  for (const auto& p : l.problems) fmt::print(stderr, "{}\n", p.text());
+  for (const auto& p : l.problems) tell("{}\n", p.text());
   if (!l.problems.empty())
     return complain("generate", "give a checkpoint with --model, or a configuration with -c", usage);
   if (!o.prompted && o.ids.empty())
@@ -149,7 +149,7 @@ int run(const generate_options& o) {
     return complain("generate", generator.error().message,
                     generator.error().code == errc::timeout ? unavailable : usage);
   uint64_t seed = o.seed >= 0 ? static_cast<uint64_t>(o.seed) : entropy_seed() >> 1;
-  if (o.temperature > 0) fmt::print(stderr, "seed {}\n", seed);
+  if (o.temperature > 0) tell("seed {}\n", seed);
 
   auto b = std::make_shared<board>();
   b->answers.resize(prompts->size());
@@ -192,8 +192,8 @@ int run(const generate_options& o) {
     accepted += a.last.usage.accepted;
   }
   double seconds = std::chrono::duration<double>(steady_clock().now() - begin).count();
-  fmt::print(stderr, "{} prompts, {} tokens in {:.2f} s ({:.1f} tokens/s); drafts: {} of {} accepted\n",
-             prompts->size(), tokens, seconds, double(tokens) / seconds, accepted, drafted);
+  tell("{} prompts, {} tokens in {:.2f} s ({:.1f} tokens/s); drafts: {} of {} accepted\n", prompts->size(), tokens,
+       seconds, double(tokens) / seconds, accepted, drafted);
   return bad ? failed : ok;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "runtime/base/log.hpp"
+#include "runtime/cli/command.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/node/cluster_store.hpp"
 
@@ -87,7 +88,7 @@ result<std::unique_ptr<kv_any_store>> kv_open(const kv_store_options& options, c
 }
 
 void kv_notes(const std::string& command, kv_any_store& store) {
-  for (const auto& n : store.notes()) fmt::print(stderr, "troupe kv {}: {}\n", command, n);
+  for (const auto& n : store.notes()) tell("troupe kv {}: {}\n", command, n);
 }
 
 }  // namespace troupe::cli

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kv/store/bench.hpp"
+#include "runtime/cli/command.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
 #include "runtime/config/units.hpp"
@@ -34,7 +35,7 @@ result<int> bench(const kv_bench_options& o) {
   b.rounds = o.rounds;
   b.seed = o.seed;
   TROUPE_TRY(b.block_bytes, kv_bytes(o.block_bytes));
-  b.progress = [](const std::string& what) { fmt::print(stderr, "troupe kv bench: {}\n", what); };
+  b.progress = [](const std::string& what) { tell("troupe kv bench: {}\n", what); };
   b.stop = [] { return kv_interrupt::set(); };
   kv_interrupt interrupt;
   TROUPE_TRY(auto r, kv::run_bench(b, steady_clock()));

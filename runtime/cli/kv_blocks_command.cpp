@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cli/command.hpp"
 #include "runtime/cli/kv_any_store.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
@@ -86,7 +87,7 @@ result<int> put(const kv_blocks_options& o) {
   const uint64_t step = std::clamp<uint64_t>(bytes_per_call / size, 1, blocks_per_call);
   for (uint64_t at = 0; at < n; at += step) {
     if (kv_interrupt::set()) {
-      fmt::print(stderr, "troupe kv put: stopped; {} of {} blocks are stored\n", at, n);
+      tell("troupe kv put: stopped; {} of {} blocks are stored\n", at, n);
       return int{interrupted};
     }
     const uint64_t to = std::min<uint64_t>(n, at + step);
@@ -131,7 +132,7 @@ result<int> get(const kv_blocks_options& o) {
     // A full disk or a read-only file system: reading goes on.
     where.read_only = true;
     if (auto again = kv_open(o.store, where, false)) {
-      fmt::print(stderr, "troupe kv get: opened for reading only, no life is extended: {}\n", opened.error().message);
+      tell("troupe kv get: opened for reading only, no life is extended: {}\n", opened.error().message);
       opened = std::move(again);
     }
   }
@@ -188,7 +189,7 @@ result<int> get(const kv_blocks_options& o) {
   const std::string people = fmt::format("{} of {} blocks ({}) read{}", blocks, chain.size(), kv_size(bytes),
                                          decoded > 0 ? fmt::format(", {} shards decoded", decoded) : "");
   if (o.out == "-")
-    fmt::print(stderr, "{}\n", o.store.json ? j.dump() : people);
+    tell("{}\n", o.store.json ? j.dump() : people);
   else
     print(o, j, people);
   if (kv_interrupt::set() && blocks < chain.size()) return int{interrupted};

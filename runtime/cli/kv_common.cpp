@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "runtime/base/clock.hpp"
+#include "runtime/cli/command.hpp"
 #include "runtime/config/config.hpp"
 
 namespace troupe::cli {
@@ -230,7 +231,7 @@ void kv_progress::show(const std::string& state) {
   if (last_ == nanoseconds{0}) last_ = now;  // short work says nothing
   if (now - last_ < std::chrono::seconds(1)) return;
   last_ = now;
-  fmt::print(stderr, "troupe kv {}: {}\n", what_, state);
+  tell("troupe kv {}: {}\n", what_, state);
 }
 
 int kv_fail(const std::string& command, const error& e) {
@@ -242,7 +243,7 @@ int kv_fail(const std::string& command, const error& e) {
 }
 
 void kv_notes(const std::string& command, const kv::directory_store& store) {
-  for (const auto& n : store.notes()) fmt::print(stderr, "troupe kv {}: {}\n", command, n);
+  for (const auto& n : store.notes()) tell("troupe kv {}: {}\n", command, n);
 }
 
 }  // namespace troupe::cli

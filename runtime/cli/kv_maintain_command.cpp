@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "runtime/cli/command.hpp"
 #include "runtime/cli/kv_any_store.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
@@ -161,8 +162,8 @@ result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
   if (repair) {
     TROUPE_TRY(auto space, store->maintain());
     if (space.expired + space.evicted > 0)
-      fmt::print(stderr, "troupe kv {}: {} expired and {} evicted extents gave back {}\n", name, space.expired,
-                 space.evicted, config::format_bytes(space.bytes));
+      tell("troupe kv {}: {} expired and {} evicted extents gave back {}\n", name, space.expired, space.evicted,
+           config::format_bytes(space.bytes));
   }
   kv::scrub_options s;
   s.repair = repair;
@@ -179,11 +180,11 @@ result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
   if (o.deep) {
     TROUPE_TRY(const auto found, store->directory()->find_unrecorded(repair, s));
     unrecorded = found.shards;
-    for (const auto& n : found.notes) fmt::print(stderr, "troupe kv {}: {}\n", name, n);
+    for (const auto& n : found.notes) tell("troupe kv {}: {}\n", name, n);
     if (unrecorded > 0)
-      fmt::print(stderr, "troupe kv {}: {} shards lie in chunk files and no record names them; {}\n", name, unrecorded,
-                 repair ? fmt::format("{} extents came back", found.repaired->restored)
-                        : "`troupe kv scrub --deep` takes them in");
+      tell("troupe kv {}: {} shards lie in chunk files and no record names them; {}\n", name, unrecorded,
+           repair ? fmt::format("{} extents came back", found.repaired->restored)
+                  : "`troupe kv scrub --deep` takes them in");
   }
   TROUPE_TRY(auto report, store->scrub(s));
   print_report(report, o.store.json, repair);
@@ -193,14 +194,14 @@ result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
         : repair ? "they are kept: mount or restore the targets that are missing and scrub again, or give the blocks "
                    "up with --drop-lost"
                  : "mount or restore the targets that are missing; `troupe kv scrub --drop-lost` gives the blocks up";
-    fmt::print(stderr, "troupe kv {}: {} blocks in {} extents have lost more shards than the code can do without; {}\n",
-               name, report.lost_blocks, report.lost, todo);
+    tell("troupe kv {}: {} blocks in {} extents have lost more shards than the code can do without; {}\n", name,
+         report.lost_blocks, report.lost, todo);
   } else if (report.dropped > 0) {
-    fmt::print(stderr, "troupe kv {}: {} blocks in {} extents were lost and have been dropped\n", name,
-               report.lost_blocks, report.dropped);
+    tell("troupe kv {}: {} blocks in {} extents were lost and have been dropped\n", name, report.lost_blocks,
+         report.dropped);
   }
   if (report.stopped) {
-    fmt::print(stderr, "troupe kv {}: stopped before the end; the report covers what was read so far\n", name);
+    tell("troupe kv {}: stopped before the end; the report covers what was read so far\n", name);
     return int{interrupted};
   }
   return repair ? (report.repaired() ? int{ok} : int{failed})

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kv/store/directory_members.hpp"
+#include "runtime/cli/command.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
 
@@ -58,7 +59,7 @@ result<int> add(const kv_targets_options& o) {
   TROUPE_TRY(const auto added, kv::add_targets(where.dir, o.count));
   std::string text;
   for (const auto t : added) text += fmt::format("{}target {}", text.empty() ? "" : ", ", t.value);
-  fmt::print(stderr, "troupe kv targets add: {}; new blocks go there too, what is stored stays where it is\n", text);
+  tell("troupe kv targets add: {}; new blocks go there too, what is stored stays where it is\n", text);
   return int{ok};
 }
 
@@ -86,12 +87,12 @@ result<int> drain(const kv_targets_options& o) {
     if (kv_interrupt::set()) *stop = true;
   };
   TROUPE_TRY(const auto report, store->scrub(s));
-  for (const auto& n : report.notes) fmt::print(stderr, "troupe kv targets drain: {}\n", n);
+  for (const auto& n : report.notes) tell("troupe kv targets drain: {}\n", n);
   uint64_t left = 0;
   for (const auto t : named(o)) {
     if (const auto u = store->usage(t)) left += u->shards;
   }
-  fmt::print(stderr, "troupe kv targets drain: {} shards moved, {} left\n", report.relocated + report.rebuilt, left);
+  tell("troupe kv targets drain: {} shards moved, {} left\n", report.relocated + report.rebuilt, left);
   if (report.stopped) return int{interrupted};
   if (left == 0 && report.repaired()) return int{ok};
   return complain("kv targets drain", "not done: the notes say why; it goes on when it is called again", failed);
@@ -101,7 +102,7 @@ result<int> remove(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   for (const auto t : named(o)) {
     if (auto r = kv::remove_target(where, t); !r) return fail(r.error());
-    fmt::print(stderr, "troupe kv targets remove: target {} is no part of the store any more\n", t.value);
+    tell("troupe kv targets remove: target {} is no part of the store any more\n", t.value);
   }
   return int{ok};
 }
@@ -114,9 +115,8 @@ result<int> renew(const kv_targets_options& o) {
   for (const auto t : named(o)) {
     const auto u = store->usage(t);
     if (!u) return complain("kv targets renew", fmt::format("target {} is still absent", t.value), failed);
-    fmt::print(stderr,
-               "troupe kv targets renew: target {} begins with {} shards; `troupe kv scrub` makes good the rest\n",
-               t.value, u->shards);
+    tell("troupe kv targets renew: target {} begins with {} shards; `troupe kv scrub` makes good the rest\n", t.value,
+         u->shards);
   }
   return int{ok};
 }

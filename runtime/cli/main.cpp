@@ -49,8 +49,8 @@ int main(int argc, char** argv) {
   for (const auto* c : app.get_subcommands({})) names.push_back(c->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
     std::string near = troupe::config::nearest(argv[1], names);
-    fmt::print(stderr, "troupe: there is no command '{}'{}\n", argv[1],
-               near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
+    tell("troupe: there is no command '{}'{}\n", argv[1],
+         near.empty() ? "; `troupe --help` lists all" : "; did you mean " + near + "?");
     return usage;
   }
   std::string name = argc > 1 ? argv[1] : "";  // what messages call this run, e.g. "kv put"
@@ -61,9 +61,8 @@ int main(int argc, char** argv) {
     if (std::find(inner.begin(), inner.end(), argv[2]) != inner.end()) name += std::string(" ") + argv[2];
     if (group->get_require_subcommand_min() > 0 && std::find(inner.begin(), inner.end(), argv[2]) == inner.end()) {
       std::string near = troupe::config::nearest(argv[2], inner);
-      fmt::print(
-          stderr, "troupe {}: there is no command '{}'{}\n", argv[1], argv[2],
-          near.empty() ? fmt::format("; `troupe {} --help` lists all", argv[1]) : "; did you mean " + near + "?");
+      tell("troupe {}: there is no command '{}'{}\n", argv[1], argv[2],
+           near.empty() ? fmt::format("; `troupe {} --help` lists all", argv[1]) : "; did you mean " + near + "?");
       return usage;
     }
   }

@@ -97,21 +97,20 @@ int run(const up_options& o, const std::string& program) {
       complain("up", picture.error().message, unavailable);
     std::fflush(stdout);
   }
-  fmt::print(stderr,
-             "\n{} is served at http://{}/v1; logs are in {}\n"
-             "  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-             "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}], "
-             "\"max_tokens\": 32}}'\n",
-             facts.model, facts.http, (*cluster)->run_dir(), facts.http, facts.model);
-  if (o.then.empty()) fmt::print(stderr, "Ctrl-C stops it.\n");
+  tell(
+      "\n{} is served at http://{}/v1; logs are in {}\n"
+      "  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}], "
+      "\"max_tokens\": 32}}'\n",
+      facts.model, facts.http, (*cluster)->run_dir(), facts.http, facts.model);
+  if (o.then.empty()) tell("Ctrl-C stops it.\n");
   bool broken = false;
   int code = watch(**cluster, o, broken);
-  fmt::print(stderr, "stopping\n");
+  tell("stopping\n");
   auto killed = (*cluster)->stop(broken, [&](uint64_t requests) {
     if (requests == 0) return;
-    fmt::print(stderr, "{} request{} running; they get {} to finish; a second Ctrl-C skips the wait\n", requests,
-               requests == 1 ? " is" : "s are",
-               broken ? "at most 1s" : config::format_duration(s->cluster.drain_timeout));
+    tell("{} request{} running; they get {} to finish; a second Ctrl-C skips the wait\n", requests,
+         requests == 1 ? " is" : "s are", broken ? "at most 1s" : config::format_duration(s->cluster.drain_timeout));
   });
   for (const auto& name : killed)
     complain("up", fmt::format("{} did not stop by itself and was killed, or ended with an error; see its log", name),

@@ -49,8 +49,8 @@ int run(const verify_options& o) {
   }
   std::fflush(stdout);
   if (rows->empty()) return complain("verify", o.golden + " holds no golden tensor", usage);
-  fmt::print(stderr, "{} of {} golden tensors within their tolerance ({}, {} thread{})\n", rows->size() - missed,
-             rows->size(), kernels::cpu::to_string(which), o.threads, o.threads == 1 ? "" : "s");
+  tell("{} of {} golden tensors within their tolerance ({}, {} thread{})\n", rows->size() - missed, rows->size(),
+       kernels::cpu::to_string(which), o.threads, o.threads == 1 ? "" : "s");
   return missed == 0 ? ok : failed;
 }
 

@@ -59,7 +59,8 @@ class cluster_store {
   /// What the last repairing scrub gave back before it began. The nodes do that by themselves all the time.
   result<kv::reclaim_report> maintain() { return kv::reclaim_report{}; }
   kv::shard_usage usage();
-  /// Exact while all nodes are there: each record counts once, whatever its copies.
+  /// Each record counts once, whatever its copies. While a node is away what is visible is counted one by one, and what
+  /// has expired is approximate.
   kv::index_stats stats();
   /// Everything the index knows, each extent once, in pages; `each` returns false to end.
   result<void> each_extent(const std::function<bool(const kv::index_change&)>& each);

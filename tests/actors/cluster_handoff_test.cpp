@@ -21,12 +21,6 @@ cluster_options with_seed(uint64_t seed) {
   return o;
 }
 
-bool all_ended(const sim_cluster& c) {
-  for (auto& x : c.clients)
-    if (x->ends == 0) return false;
-  return true;
-}
-
 struct sums {
   uint64_t fetched = 0, recomputed = 0;
   transfer_counts in, out;  // added up over the ranks

@@ -139,6 +139,10 @@ TEST_F(kv, output_that_cannot_be_written_is_a_failure) {
   ASSERT_EQ(put().code, 0);
   const std::string command = troupe_path() + " kv stat --dir " + dir;
   EXPECT_EQ(WEXITSTATUS(std::system((command + " > /dev/full 2> /dev/null").c_str())), 1);
+  // Nobody hears the words: the exit code still tells.
+  const std::string nowhere = troupe_path() + " kv verify --dir " + folder.path + "/none";
+  EXPECT_EQ(std::system((nowhere + " 2> /dev/full; test $? = 3").c_str()), 0);
+  EXPECT_EQ(std::system((nowhere + " 2>&-; test $? = 3").c_str()), 0);
   EXPECT_EQ(WEXITSTATUS(std::system((command + " > /dev/null").c_str())), 0);
 }
 

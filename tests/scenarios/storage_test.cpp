@@ -117,6 +117,7 @@ TEST_F(storage_nodes, blocks_survive_a_killed_node_and_a_killed_cluster) {
   // One node dies with its disk.
   kill_and_wait("storage.1");
   expect_whole(true);
+  EXPECT_EQ(json::parse(kv({"stat"}).out)["blocks"], put["blocks"]) << "its copies are elsewhere";
   r = kv({"put", "--text", "none of this was there before", "--data", data_});
   EXPECT_EQ(r.code, 1);
   EXPECT_THAT(r.err, HasSubstr("2 storage targets can be written, 3 are needed"));
