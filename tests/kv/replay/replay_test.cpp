@@ -101,7 +101,11 @@ TEST(replay_test, an_index_with_little_room_stays_within_it) {
   const auto r = replay_index(trace, *index, {.lru_blocks = 10}, start_s);
   ASSERT_TRUE(r) << r.error().message;
   EXPECT_LE(index->stats(start_s).blocks, 10u);
-  EXPECT_LT(r->hit_blocks, r->per_block_hits);
+  // Less than without a limit (34, above). The index lets the ends of chains go first and keeps what many begin with;
+  // block by block the longest unused goes, which is the beginning.
+  EXPECT_LT(r->hit_blocks, 34u);
+  EXPECT_GT(r->hit_blocks, r->per_block_hits);
+  EXPECT_GT(r->per_block_hits, 0u);
   EXPECT_EQ(findings(*index), std::vector<std::string>{});
 }
 
