@@ -279,6 +279,9 @@ struct bench {
       return fail(errc::invalid_argument, "blocks, block bytes (at most {}) and rounds must be more than 0",
                   max_block_bytes);
     out.bytes = o.blocks * o.block_bytes;
+    if (std::error_code ec; std::filesystem::exists(o.store.dir + "/layout.json", ec))
+      return fail(errc::invalid_argument,
+                  "{} is a store already; a benchmark fills one of its own: give a new directory", o.store.dir);
     if (auto r = enough_room(); !r) return r;
     if (auto r = make(); !r) return r;
     uint32_t parity = 0;

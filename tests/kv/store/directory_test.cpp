@@ -217,6 +217,9 @@ TEST_F(directory, the_benchmark_runs_and_compares_what_it_reads) {
   EXPECT_GT(r->isal_gb_s, 0);
   EXPECT_GE(r->allocated_per_byte_full, 1.5);
   EXPECT_GT(r->allocated_per_byte_single, r->allocated_per_byte_full);
+  r = run_bench(b, steady_clock());
+  ASSERT_FALSE(r) << "it would fill a store that somebody uses";
+  EXPECT_EQ(r.error().code, errc::invalid_argument);
 }
 
 }  // namespace
