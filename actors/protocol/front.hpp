@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "actors/protocol/cluster.hpp"
+#include "actors/protocol/eplb.hpp"
 #include "actors/protocol/serving.hpp"
 
 namespace troupe::actors {
@@ -66,13 +67,15 @@ struct front_report {
   uint64_t pulled = 0, pulled_bytes = 0, computed_again = 0;  // sequences handed over, and those whose hand-over failed
   int64_t pulled_ns = 0;                                      // sum
   kernels::model_facts facts;                                 // of the attached decode schedulers
+  std::vector<eplb_report> experts;                           // the last one of each group that is balanced
   bool operator==(const front_report&) const = default;
 };
 TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused,
-              finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, facts)
+              finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, facts,
+              experts)
 
 using entrypoint_actor =
-    actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>,
+    actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>, takes<eplb_report>,
                answers<front_query, front_report>, answers<drain_request, drain_reply>, takes<tick>>;
 
 }  // namespace troupe::actors

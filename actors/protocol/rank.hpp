@@ -9,12 +9,13 @@
 //     |------------------------------>| gives pages, engine::submit        |
 //     |                               |<----------------- engine_step -----|  posted from the thread
 //     |<----------------- step_done --|  pages of closed slots are free    |
-//     |                               |-- expert_loads --> expert_shard    |
+//     |                               |-- shard_group --> expert_shard     |  eplb.hpp
 //
 // The rank's host (runtime) posts engine_opened and engine_grouped when its slow work is done.
 #pragma once
 
 #include "actors/protocol/cluster.hpp"
+#include "actors/protocol/eplb.hpp"
 #include "actors/protocol/serving.hpp"
 
 namespace troupe::actors {
@@ -115,29 +116,5 @@ using scheduler_actor =
                takes<cluster_view>, takes<rank_update>, takes<step_done>, takes<fetch_done>, takes<pool_update>,
                answers<transfer_close, ack>, answers<drain_request, drain_reply>,
                answers<scheduler_query, scheduler_report>, takes<tick>>;
-
-/// Rows routed since the last message, [MoE layer][logical expert].
-struct expert_loads {
-  placement_version placement;
-  std::vector<std::vector<uint64_t>> loads;
-  bool operator==(const expert_loads&) const = default;
-};
-TROUPE_FIELDS(expert_loads, placement, loads)
-
-struct load_query {
-  bool take = false;  // start counting from zero again
-  bool operator==(const load_query&) const = default;
-};
-TROUPE_FIELDS(load_query, take)
-
-struct load_report {
-  placement_version placement;
-  std::vector<std::vector<uint64_t>> loads;  // [MoE layer][logical expert] since the last take
-  uint64_t rows = 0;                         // sum of all loads
-  bool operator==(const load_report&) const = default;
-};
-TROUPE_FIELDS(load_report, placement, loads, rows)
-
-using expert_shard_actor = actor_type<takes<expert_loads>, answers<load_query, load_report>>;
 
 }  // namespace troupe::actors

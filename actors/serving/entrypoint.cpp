@@ -40,6 +40,7 @@ class entrypoint_state {
         [this](const client_cancel& m) { client_cancelled(m.id); },
         [this](const cluster_view& m) { follow(m); },
         [this](const token_batch& m) { take(m); },
+        [this](const eplb_report& m) { experts_[m.group] = m; },
         [this](const front_query&) { return report(); },
         [this](const drain_request& m) { return drain(m); },
         [this](const tick& t) { ticked(t); },
@@ -435,6 +436,7 @@ class entrypoint_state {
     r.prefill_schedulers = usable(role::prefill);
     r.decode_schedulers = usable(role::decode);
     r.facts = facts_;
+    for (const auto& [group, e] : experts_) r.experts.push_back(e);
     return r;
   }
 
@@ -477,6 +479,7 @@ class entrypoint_state {
   std::map<actor_key, target> targets_;         // bounded by the nodes of the view
   std::map<request_number, request> requests_;  // bounded by max_requests
   std::map<std::string, request_number> by_id_;
+  std::map<std::string, eplb_report> experts_;  // bounded by the groups of the cluster
   uint64_t next_request_ = 1;
   size_t last_prefill_ = SIZE_MAX, last_decode_ = SIZE_MAX;
   bool draining_ = false;

@@ -14,9 +14,9 @@
 namespace troupe::actors {
 namespace {
 
-enum rank_timer : uint8_t { loads_timer = 1, regroup_timer = 2 };  // and rank_transfers_timer
-constexpr auto regroup_retry = std::chrono::milliseconds(500);     // doubles from try to try of one view
-constexpr uint32_t regroup_tries = 4;                              // then only another view helps
+enum rank_timer : uint8_t { regroup_timer = 2 };                // and rank_transfers_timer
+constexpr auto regroup_retry = std::chrono::milliseconds(500);  // doubles from try to try of one view
+constexpr uint32_t regroup_tries = 4;                           // then only another view helps
 
 class rank_state {
  public:
@@ -40,7 +40,6 @@ class rank_state {
         [me](result<std::string> address) {
           post(me, address ? engine_opened{{}, *address} : engine_opened{to_status(address.error()), {}});
         });
-    loads_timer_.arm(self_, options_.load_interval);
     return {
         [this](const rank_attach&) {
           scheduler_ = caf::actor_cast<scheduler_actor>(self_->current_sender());
@@ -65,7 +64,6 @@ class rank_state {
         },
         [this](const rank_query&) { return report(); },
         [this](const tick& t) {
-          if (loads_timer_.fired(t)) send_loads();
           if (regroup_timer_.fired(t)) try_regroup();
           transfers_.ticked(t);
         },
@@ -151,6 +149,7 @@ class rank_state {
     ++groups_;
     auto* engine = options_.host->engine();
     TROUPE_CHECK(engine != nullptr, "the host has no engine after a regroup");
+    tell(self_, options_.shard, shard_group{group_, groups_ - 1});
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
     transfers_.configure(*pool_, engine->limits().handoffs);
     if (broken_ == groups_)
@@ -303,15 +302,6 @@ class rank_state {
     times_.idle_before += t.idle_before;
   }
 
-  void send_loads() {
-    if (auto* e = options_.host->engine(); e && state_ == role_state::ready) {
-      expert_loads m;
-      m.loads = e->take_expert_window(1).loads;
-      if (!m.loads.empty()) tell(self_, options_.shard, std::move(m));
-    }
-    if (state_ != role_state::drained) loads_timer_.arm(self_, options_.load_interval);
-  }
-
   rank_report report() const {
     rank_report r;
     r.state = state_;
@@ -358,7 +348,7 @@ class rank_state {
   std::deque<kernels::step_result> rejected_;                        // bounded by the scheduler's two plans
   uint64_t steps_ = 0;
   kernels::step_times times_;
-  timer loads_timer_{loads_timer}, regroup_timer_{regroup_timer};
+  timer regroup_timer_{regroup_timer};
 };
 
 }  // namespace

@@ -21,7 +21,6 @@ struct rank_options {
   directory_actor directory;  // leads to the ranks that sequences come from
   std::shared_ptr<rank_host> host;
   nanoseconds fetch_patience{std::chrono::seconds(5)};  // a fetch that takes longer loses to computing again
-  nanoseconds load_interval{std::chrono::seconds(1)};   // how often expert loads go to the shard
 };
 
 /// Spawns it as a child of `parent`; it opens its host at once.

@@ -6,9 +6,9 @@
 namespace troupe::actors {
 
 role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host,
-                            const scheduler_options& options) {
+                            const scheduler_options& options, const eplb_options& balance) {
   const auto seat = context.assignment.seat();
-  auto shard = spawn_expert_shard(context.parent);
+  auto shard = spawn_expert_shard(context.parent, host);
   rank_options of_rank;
   of_rank.assignment = context.assignment;
   of_rank.identity = context.identity;
@@ -26,6 +26,13 @@ role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_ho
   out.drain_order = {scheduler, rank};
   out.all = {caf::actor_cast<any_handle>(scheduler), caf::actor_cast<any_handle>(rank),
              caf::actor_cast<any_handle>(shard)};
+  if (context.assignment.ranks > 1 && balance.interval > 0) {
+    auto rebalancer =
+        spawn_eplb_rebalancer(context.parent, context.assignment, context.identity, context.directory, shard, balance);
+    out.named[seat + "/eplb_rebalancer"] = caf::actor_cast<any_handle>(rebalancer);
+    out.viewers.push_back(rebalancer);
+    out.all.push_back(caf::actor_cast<any_handle>(rebalancer));
+  }
   return out;
 }
 

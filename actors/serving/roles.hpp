@@ -5,6 +5,7 @@
 
 #include "actors/cluster/role_factory.hpp"
 #include "actors/serving/entrypoint.hpp"
+#include "actors/serving/eplb_rebalancer.hpp"
 #include "actors/serving/rank_host.hpp"
 #include "actors/serving/scheduler.hpp"
 
@@ -20,9 +21,9 @@ struct role_context {
 };
 
 /// prefill and decode: expert_shard, rank and scheduler, named "<seat>/expert_shard", "<seat>/rank",
-/// "<seat>/scheduler".
+/// "<seat>/scheduler"; in groups of several ranks that are to be balanced "<seat>/eplb_rebalancer" too.
 role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host,
-                            const scheduler_options& options);
+                            const scheduler_options& options, const eplb_options& balance = {});
 
 /// front: the entrypoint, named "<seat>/entrypoint"; its handle is also stored in `entrypoint`, for the gateway.
 role_actors start_front_role(const role_context& context, const entrypoint_options& options,

@@ -14,18 +14,26 @@ constexpr auto longest_step = std::chrono::minutes(10);
 
 result<std::unique_ptr<engine_runner>> engine_runner::make(std::shared_ptr<const model> weights, engine_limits limits,
                                                            draft_observer on_drafts, bool adaptive_drafts) {
-  const uint32_t window = weights->plan.window;
-  limits.pages = limits.slots * ((limits.max_context + window - 1) / window);
-  std::unique_ptr<engine_runner> r(new engine_runner);
-  r->pool_ = page_pool(limits.pages);
-  r->slots_.resize(limits.slots);
-  r->used_.resize(limits.slots);
   cpu_engine_config c;
   c.weights = std::move(weights);
   c.limits = limits;
   c.on_drafts = std::move(on_drafts);
   c.adaptive_drafts = adaptive_drafts;
-  TROUPE_TRY(r->engine_, make_cpu_engine(std::move(c), [raw = r.get()](step_result s) {
+  return make(std::move(c));
+}
+
+result<std::unique_ptr<engine_runner>> engine_runner::make(cpu_engine_config config,
+                                                           std::function<void(const step_result&)> on_step) {
+  const uint32_t window = config.weights->plan.window;
+  engine_limits& limits = config.limits;
+  limits.pages = limits.slots * ((limits.max_context + window - 1) / window);
+  std::unique_ptr<engine_runner> r(new engine_runner);
+  r->pool_ = page_pool(limits.pages);
+  r->slots_.resize(limits.slots);
+  r->used_.resize(limits.slots);
+  TROUPE_TRY(r->engine_,
+             make_cpu_engine(std::move(config), [raw = r.get(), on_step = std::move(on_step)](step_result s) {
+               if (on_step) on_step(s);
                std::lock_guard lock(raw->mutex_);
                raw->results_.push_back(std::move(s));
                raw->arrived_.notify_all();

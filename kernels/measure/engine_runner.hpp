@@ -35,6 +35,10 @@ class engine_runner {
   /// cpu_engine_config. Errors are the engine's.
   static result<std::unique_ptr<engine_runner>> make(std::shared_ptr<const model> weights, engine_limits limits,
                                                      draft_observer on_drafts = {}, bool adaptive_drafts = false);
+  /// The same of any engine, for instance one of a group; `config.limits.pages` is set. `on_step` sees every result, on
+  /// the engine's thread; it must not block.
+  static result<std::unique_ptr<engine_runner>> make(cpu_engine_config config,
+                                                     std::function<void(const step_result&)> on_step = {});
   ~engine_runner();
 
   engine& get() { return *engine_; }

@@ -59,10 +59,12 @@ int run(eval_options o) {
 void add_eval(CLI::App& app, context& ctx) {
   auto o = std::make_shared<eval_options>();
   o->threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App* c = app.add_subcommand("eval", "What a model is worth: loss, acceptance, expert load, replay, speed");
+  CLI::App* c =
+      app.add_subcommand("eval", "What a model is worth: loss, acceptance, expert load and balance, replay, speed");
   c->add_option("--model", o->model, "Checkpoint folder; by default the model of configs/local.yaml");
   c->add_option("--text", o->text, "Held-out text, .jsonl or .txt; by default heldout.jsonl in the checkpoint folder");
   std::vector<std::string> names(everything.begin(), everything.end());
+  names.push_back("balance");  // a group of ranks as threads: only when asked for
   names.push_back("all");
   c->add_option("--what", o->parts, "What to measure: " + fmt::format("{}", fmt::join(names, ", ")))
       ->delimiter(',')
@@ -86,6 +88,24 @@ void add_eval(CLI::App& app, context& ctx) {
   c->add_option("--repeats", o->repeats, "Runs of every speed row, in turns")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));
+  c->add_option("--ranks", o->balance.ranks, "Ranks of the group for balance")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 64));
+  c->add_option("--redundant", o->balance.redundant, "Further expert slots per rank and layer for balance")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  c->add_option("--interval", o->balance.interval, "Steps of a window for balance")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  c->add_option("--windows", o->balance.windows, "Windows for balance")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  c->add_option("--split-window", o->balance.split_window, "Steps whose counts split rows among copies, 0: evenly")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
+  c->add_option("--slots", o->balance.slots, "Requests at once per rank for balance")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   c->add_option("--seed", o->seed, "Seed of the first prompt; the others count on")->capture_default_str();
   c->add_option("--dump-argmax", o->dump, "Write the likeliest next tokens to this file");
   c->add_option("--compare-argmax", o->compare, "Compare them with a file that another program wrote");

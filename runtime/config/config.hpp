@@ -46,6 +46,7 @@ struct front_section {
 /// Ranks of one role: each a process with its own engine.
 struct ranks_section {
   uint32_t ranks, ep, threads, slots, pages, max_chunk, max_context, handoffs;
+  uint32_t redundant_experts, rebalance_every, split_window;
 };
 
 /// Ranks that run prompts.
@@ -64,6 +65,13 @@ struct engine_section {
   std::string isa, replay;
   bool speculation;
   uint32_t max_draft;
+};
+
+/// How expert-parallel groups move their experts.
+struct eplb_section {
+  eplb_section();
+  uint32_t loads_per_step, max_moves, min_gain;
+  std::chrono::nanoseconds move_timeout;
 };
 
 /// The data plane.
@@ -98,6 +106,7 @@ struct settings {
   prefill_section prefill;
   decode_section decode;
   engine_section engine;
+  eplb_section eplb;
   transport_section transport;
   storage_section storage;
   log_section log;

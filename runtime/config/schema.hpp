@@ -217,6 +217,7 @@ const section<front_section>& front_table();
 const section<prefill_section>& prefill_table();
 const section<decode_section>& decode_table();
 const section<engine_section>& engine_table();
+const section<eplb_section>& eplb_table();
 const section<transport_section>& transport_table();
 const section<storage_section>& storage_table();
 const section<log_section>& log_table();
@@ -231,6 +232,7 @@ void for_each_section(Settings& s, F&& f) {
   f(prefill_table(), s.prefill);
   f(decode_table(), s.decode);
   f(engine_table(), s.engine);
+  f(eplb_table(), s.eplb);
   f(transport_table(), s.transport);
   f(storage_table(), s.storage);
   f(log_table(), s.log);

@@ -12,6 +12,7 @@ front_section::front_section() { front_table().apply_defaults(*this); }
 prefill_section::prefill_section() { prefill_table().apply_defaults(*this); }
 decode_section::decode_section() { decode_table().apply_defaults(*this); }
 engine_section::engine_section() { engine_table().apply_defaults(*this); }
+eplb_section::eplb_section() { eplb_table().apply_defaults(*this); }
 transport_section::transport_section() { transport_table().apply_defaults(*this); }
 storage_section::storage_section() { storage_table().apply_defaults(*this); }
 log_section::log_section() { log_table().apply_defaults(*this); }
@@ -95,7 +96,8 @@ namespace {
 
 // prefill and decode have the same keys with different defaults.
 template <class S>
-std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk) {
+std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk, uint32_t redundant, uint32_t every,
+                                   uint32_t split) {
   using r = ranks_section;
   return {
       count<S, r>("ranks", &r::ranks, 1, 1, 64, "processes",
@@ -115,20 +117,31 @@ std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk) {
       count<S, r>(
           "handoffs", &r::handoffs, 16, 0, 4096, "sequences",
           "Sequences that a rank hands over or takes over at once, each with room for its windows in memory that "
-          "peers read. With 0, or when all are in use, the decode side computes the prompt again.")};
+          "peers read. With 0, or when all are in use, the decode side computes the prompt again."),
+      count<S, r>("redundant_experts", &r::redundant_experts, redundant, 0, 1024, "slots",
+                  "Expert slots per rank and layer beyond the rank's share, for further copies of busy experts. Only "
+                  "with `ep` above 1."),
+      count<S, r>(
+          "rebalance_every", &r::rebalance_every, every, 0, 1000000000, "steps",
+          "After so many steps of a group its experts are placed anew, from what was counted in them. 0: never. "
+          "The answers do not change."),
+      count<S, r>(
+          "split_window", &r::split_window, split, 0, 1000000, "steps",
+          "How the rows of a step are spread over the copies of an expert: by the group's counts of the last so "
+          "many steps, 0: evenly.")};
 }
 
 }  // namespace
 
 const section<prefill_section>& prefill_table() {
   static const section<prefill_section> table{"prefill", "Ranks that run prompts.",
-                                              ranks_fields<prefill_section>(16, 256)};
+                                              ranks_fields<prefill_section>(16, 256, 4, 1000, 0)};
   return table;
 }
 
 const section<decode_section>& decode_table() {
   static const section<decode_section> table{"decode", "Ranks that write answers.",
-                                             ranks_fields<decode_section>(64, 256)};
+                                             ranks_fields<decode_section>(64, 256, 1, 10000, 16)};
   return table;
 }
 
@@ -146,6 +159,22 @@ const section<engine_section>& engine_table() {
        flag<s>("speculation", &s::speculation, true,
                "Draft tokens with the model's drafter, where it has one. The answers do not change."),
        count<s>("max_draft", &s::max_draft, 5, 1, 16, "tokens", "Longest draft per sequence and step.")}};
+  return table;
+}
+
+const section<eplb_section>& eplb_table() {
+  using s = eplb_section;
+  static const section<s> table{
+      "eplb",
+      "How the ranks of an expert-parallel group move their experts when `rebalance_every` steps are over.",
+      {count<s>("loads_per_step", &s::loads_per_step, 4, 1, 100000, "experts",
+                "Experts that a rank loads between two steps, until it holds all that the new placement wants of it."),
+       count<s>("max_moves", &s::max_moves, 1000000, 1, 1000000, "experts",
+                "Experts loaded for one new placement, over all ranks and layers."),
+       count<s>("min_gain", &s::min_gain, 1, 0, 100, "percent",
+                "A new placement must take this much of the busiest ranks' rows away, or everything stays."),
+       duration<s>("move_timeout", &s::move_timeout, 30s, 100ms, 1h,
+                   "A rank that has not loaded its experts by then is reported, and the move is given up.")}};
   return table;
 }
 

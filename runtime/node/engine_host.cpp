@@ -194,7 +194,9 @@ result<kernels::handoff_route> engine_host::route_of(const actors::transfer_gran
 result<void> engine_host::regroup_now(const actors::group_view& view) {
   if (!model_) return fail(errc::unavailable, "the checkpoint is not loaded");
   TROUPE_TRY(auto group, make_group(view));
-  auto placement = kernels::initial_placement(*model_, static_cast<uint32_t>(view.members.size()));
+  auto placement =
+      kernels::initial_placement(*model_, static_cast<uint32_t>(view.members.size()), options_.rank.redundant_experts,
+                                 kernels::first_placement_version(view.epoch));
   if (engine_) return engine_->regroup(std::move(group), std::move(placement));
   kernels::cpu_engine_config c;
   c.weights = model_;
@@ -204,6 +206,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   if (states_) c.handoff = states_->bytes();
   c.group = std::move(group);
   c.placement = std::move(placement);
+  c.split.window = options_.rank.split_window;
   c.replay_mode = options_.engine.replay;
   c.adaptive_drafts = true;
   TROUPE_TRY(engine_, kernels::make_cpu_engine(std::move(c), [gate = gate_](kernels::step_result r) {

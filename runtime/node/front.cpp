@@ -82,6 +82,21 @@ void front::attach(actors::entrypoint_actor entrypoint) {
   generator_.attach(std::move(entrypoint));
 }
 
+// What the rebalancers of the groups have said last.
+void front::show(const std::vector<actors::eplb_report>& experts) {
+  for (const auto& e : experts) {
+    const observe::labels group{{"group", e.group}};
+    auto gauge = [&](const char* name, const char* help) { return metrics_.gauge(name, help, group); };
+    gauge("troupe_eplb_lb", "Busiest rank over mean rank in rows for experts, of the last window.").set(e.lb_measured);
+    gauge("troupe_eplb_lb_planned", "The same, as the last placement promised.").set(e.lb_after);
+    gauge("troupe_eplb_placement_version", "Placement in force.").set(static_cast<double>(e.placement.value));
+    gauge("troupe_eplb_looks", "Windows of expert loads looked at.").set(static_cast<double>(e.looks));
+    gauge("troupe_eplb_moves", "Placements that took effect.").set(static_cast<double>(e.moves));
+    gauge("troupe_eplb_experts_loaded", "Experts loaded for them.").set(static_cast<double>(e.loaded));
+    gauge("troupe_eplb_abandoned", "Moves given up.").set(static_cast<double>(e.abandoned));
+  }
+}
+
 bool front::look_after() {
   actors::entrypoint_actor entrypoint;
   uint64_t attached;
@@ -107,6 +122,7 @@ bool front::look_after() {
             [](caf::error&) {});
   }
   if (answered) export_counts(report, attached);
+  show(report.experts);
   bool can = entrypoint && report.ready && !report.draining;
   if (can && proven_ != attached) {
     auto proof = run_canary(generator_, canary_limit);

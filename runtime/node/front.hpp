@@ -42,6 +42,7 @@ class front {
 
  private:
   front(actor_net& net, kernels::model_facts facts, std::string model);
+  void show(const std::vector<actors::eplb_report>& experts);
   actor_net& net_;
   entrypoint_generator generator_;
   observe::metrics metrics_;

@@ -39,7 +39,9 @@ class live_roles final : public actors::role_factory {
         bool prefill = assignment.what == actors::role::prefill;
         host_options options;
         options.model = settings_.model.path;
-        options.rank = prefill ? static_cast<const config::ranks_section&>(settings_.prefill) : settings_.decode;
+        const config::ranks_section& rank =
+            prefill ? static_cast<const config::ranks_section&>(settings_.prefill) : settings_.decode;
+        options.rank = rank;
         options.engine = settings_.engine;
         options.transport = settings_.transport;
         options.incarnation = identity.inc.value;
@@ -53,7 +55,13 @@ class live_roles final : public actors::role_factory {
           std::lock_guard lock(mutex_);
           hosts_[assignment.seat()] = host;
         }
-        return actors::start_rank_role(context, std::move(host), scheduler);
+        actors::eplb_options eplb;
+        eplb.interval = rank.rebalance_every;
+        eplb.loads_per_step = settings_.eplb.loads_per_step;
+        eplb.max_moves = settings_.eplb.max_moves;
+        eplb.min_gain = settings_.eplb.min_gain / 100.0;
+        eplb.move_timeout = settings_.eplb.move_timeout;
+        return actors::start_rank_role(context, std::move(host), scheduler, eplb);
       }
       case actors::role::storage: {
         actors::storage_times times;

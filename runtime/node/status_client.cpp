@@ -64,6 +64,18 @@ std::string store_text(const storage_report& s) {
   return out;
 }
 
+// Versions of a group epoch begin at epoch * 2^32: people see the moves since then.
+std::string experts_text(const eplb_report& e) {
+  std::string out =
+      fmt::format("experts of {}: placement {}.{}, {} moves, {} experts loaded, {} given up, {}, {} of {} steps",
+                  e.group, e.placement.value >> 32, e.placement.value & UINT32_MAX, e.moves, e.loaded, e.abandoned,
+                  e.phase, e.window, e.interval);
+  if (e.looks > 0)
+    out += fmt::format("; busiest rank over mean: measured {:.3f}, plan {:.3f} -> {:.3f}", e.lb_measured, e.lb_before,
+                       e.lb_after);
+  return out + (e.text.empty() ? "\n" : "\n  " + e.text + "\n");
+}
+
 }  // namespace
 
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit) {
@@ -87,6 +99,9 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
       } else {
         ask_named<scheduler_actor>(self, *door, seat + "/scheduler", limit, scheduler_query{}, p.schedulers, seat);
         ask_named<rank_actor>(self, *door, seat + "/rank", limit, rank_query{}, p.ranks, seat);
+        std::map<std::string, eplb_report> one;
+        ask_named<eplb_rebalancer_actor>(self, *door, seat + "/eplb_rebalancer", limit, eplb_query{}, one, seat);
+        if (!one.empty() && one.begin()->second.leads) p.experts[r.assignment.group] = std::move(one.begin()->second);
       }
     }
   }
@@ -133,6 +148,7 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
   }
   for (const auto& [seat, s] : p.stores) out += seat + ": " + store_text(s) + "\n";
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
+  for (const auto& [group, e] : p.experts) out += experts_text(e);
   return out;
 }
 
@@ -224,6 +240,23 @@ std::string as_json(const cluster_picture& p) {
   }
   j["empty_seats"] = json::array();
   for (const auto& seat : p.cluster.empty_seats) j["empty_seats"].push_back(seat.seat());
+  j["experts"] = json::array();
+  for (const auto& [group, e] : p.experts)
+    j["experts"].push_back({{"group", group},
+                            {"view", e.view.value},
+                            {"ranks", e.ranks},
+                            {"placement", e.placement.value},
+                            {"phase", e.phase},
+                            {"steps_since_look", e.window},
+                            {"interval", e.interval},
+                            {"looks", e.looks},
+                            {"moves", e.moves},
+                            {"experts_loaded", e.loaded},
+                            {"abandoned", e.abandoned},
+                            {"lb_measured", e.lb_measured},
+                            {"lb_before", e.lb_before},
+                            {"lb_after", e.lb_after},
+                            {"text", e.text}});
   j["events"] = p.cluster.events;
   return j.dump(2) + "\n";
 }

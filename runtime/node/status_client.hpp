@@ -6,6 +6,7 @@
 #include <string>
 
 #include "actors/protocol/cluster.hpp"
+#include "actors/protocol/eplb.hpp"
 #include "actors/protocol/front.hpp"
 #include "actors/protocol/rank.hpp"
 #include "actors/protocol/storage.hpp"
@@ -20,6 +21,7 @@ struct cluster_picture {
   std::map<std::string, actors::rank_report> ranks;            // by seat
   std::map<std::string, actors::front_report> fronts;          // by seat
   std::map<std::string, actors::storage_report> stores;        // by seat
+  std::map<std::string, actors::eplb_report> experts;          // by group: of the rebalancer that works for it
 };
 
 /// Asks the director at `director`, then the nodes of its view; each question waits at most `limit`. Errors:
@@ -27,7 +29,8 @@ struct cluster_picture {
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit);
 
 /// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and `http` for
-/// the front), queue, pages; then a line for each storage node: blocks, fill, repair.
+/// the front), queue, pages; then a line for each storage node: blocks, fill, repair; then, per group whose experts are
+/// rebalanced, the balance and the moves.
 std::string as_table(const cluster_picture& p, const std::string& http = "");
 /// The picture as JSON.
 std::string as_json(const cluster_picture& p);

@@ -23,9 +23,9 @@ void gauge::add(double n) { gauge_->Increment(n); }
 void histogram::observe(double v) { histogram_->Observe(v); }
 
 bool label_allowed(const std::string& key) {
-  static constexpr std::array<std::string_view, 12> keys = {"model_name", "engine", "finished_reason", "role",
-                                                            "node",       "rank",   "layer",           "route",
-                                                            "code",       "reason", "traffic",         "kind"};
+  static constexpr std::array<std::string_view, 13> keys = {
+      "model_name", "engine", "finished_reason", "role",    "node", "rank", "layer",
+      "route",      "code",   "reason",          "traffic", "kind", "group"};
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 

@@ -424,17 +424,5 @@ TEST(faults, answered_requests_leave_no_timer) {
   EXPECT_LE(c.scheduler().clock().request_timeouts(), 8u) << "each node may have a heartbeat under way";
 }
 
-TEST(faults, expert_loads_arrive) {
-  sim_cluster c{with_seed(35)};
-  c.wait_ready();
-  submit(c, 10);
-  c.run_for(seconds(5));
-  auto shard = caf::actor_cast<expert_shard_actor>(c.node("decode-0").named.at("decode-0/0/expert_shard"));
-  auto first = c.ask_now<load_report>(shard, load_query{true});
-  EXPECT_GT(first.rows, 0u);
-  EXPECT_EQ(first.loads.size(), 4u);
-  EXPECT_EQ(c.ask_now<load_report>(shard, load_query{false}).rows, 0u);
-}
-
 }  // namespace
 }  // namespace troupe::actors

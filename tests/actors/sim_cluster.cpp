@@ -56,7 +56,7 @@ class sim_cluster::factory final : public role_factory {
       out = start_rank_role(context,
                             std::make_shared<stand_in_host>(cluster_.agenda_, cluster_.options_.engine,
                                                             node_ + "/" + std::to_string(life), missing),
-                            cluster_.options_.scheduler);
+                            cluster_.options_.scheduler, cluster_.options_.balance);
     }
     v.named = out.named;
     return out;

@@ -43,6 +43,7 @@ struct cluster_options {
   sim::link_options link;
   stand_in_options engine;
   scheduler_options scheduler;
+  eplb_options balance;
   entrypoint_options entrypoint;
   cluster_options() { engine.limits.handoffs = 6; }
 };

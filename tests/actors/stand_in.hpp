@@ -161,7 +161,7 @@ class stand_in_engine final : public kernels::engine {
 
   kernels::placement_status placement() const override { return places_; }
 
-  // Expert 0 of every layer gets as many rows as all others together.
+  // Expert 2 of every layer gets as many rows as all others together; no first placement has two copies of it.
   kernels::expert_window take_expert_window(uint64_t min_steps) override {
     kernels::expert_window out;
     out.regroups = places_.regroups;
@@ -171,7 +171,7 @@ class stand_in_engine final : public kernels::engine {
     const auto n = options_.facts.experts;
     for (size_t l = 0; l < places_.active->copies.size(); ++l) {
       out.loads.emplace_back(n, rows_);
-      out.loads.back()[0] = rows_ * (n - 1);
+      out.loads.back()[2] = rows_ * (n - 1);
       out.received.push_back(2 * rows_ * (n - 1) / places_.ranks);
     }
     window_ = {};

@@ -218,6 +218,16 @@ TEST(eval_program, measures_everything_and_agrees_with_itself) {
   EXPECT_EQ(again["loss"], j["loss"]);
   EXPECT_FALSE(again.contains("speed"));
 
+  p = with({"--json", "--what", "balance", "--ranks", "2", "--interval", "10", "--windows", "2", "--slots", "2",
+            "--max-tokens", "12"});
+  ASSERT_EQ(p.code, 0) << p.err;
+  const json b = json::parse(p.out)["balance"];
+  ASSERT_EQ(b["windows"].size(), 2u);
+  EXPECT_GE(b["windows"][0]["steps"], 10);
+  EXPECT_GE(b["windows"][0]["lb"], 1.0);
+  EXPECT_LE(b["windows"][0]["plan_after"], b["windows"][0]["plan_before"]);
+  EXPECT_EQ(b["windows"][1]["placement"], b["windows"][0]["experts_loaded"] > 0 ? 2 : 1);
+
   p = with({"--what", "loss,load", "--limit-bytes", "100"});
   ASSERT_EQ(p.code, 0) << p.err;
   EXPECT_THAT(p.out, HasSubstr("nats/byte"));

@@ -280,6 +280,29 @@ TEST(up, tcp_only_and_other_layouts_give_the_same_text) {
   }
 }
 
+TEST(up, experts_move_while_it_serves_and_the_text_stays) {
+  live_cluster c({"decode.rebalance_every=10", "decode.split_window=2", "eplb.min_gain=0"});
+  ASSERT_TRUE(c.ready) << c.output();
+  const auto text = stream_text(c, completion("Same tokens, any layout", 20)).first;
+  json group;
+  const auto until = steady_clock().now() + std::chrono::seconds(60);
+  do {
+    EXPECT_EQ(stream_text(c, completion("Same tokens, any layout", 20)).first, text);
+    auto status = troupe({"status", "--run-dir", c.run_dir(), "--json"});
+    const json j = json::parse(status.out);
+    ASSERT_EQ(j["experts"].size(), 1u) << status.out;
+    group = j["experts"][0];
+  } while (group["moves"] < 2 && steady_clock().now() < until);
+  EXPECT_EQ(group["group"], "decode-0");
+  EXPECT_GE(group["moves"], 2) << group;
+  EXPECT_EQ(group["abandoned"], 0) << group;
+  EXPECT_GT(group["experts_loaded"], 0) << group;
+  EXPECT_LE(group["lb_after"], group["lb_before"]);
+  EXPECT_GT(group["lb_measured"], 1.0);
+  EXPECT_THAT(troupe({"status", "--run-dir", c.run_dir()}).out, HasSubstr("experts of decode-0: placement 1."));
+  EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
+}
+
 TEST(up, a_model_that_is_not_there_is_named_and_everything_stops) {
   live_cluster c({"model.path=/nonexistent/model"});
   EXPECT_FALSE(c.ready);

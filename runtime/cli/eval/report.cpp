@@ -106,6 +106,26 @@ json to_json(const eval_report& r) {
                   {"prefill_tokens_per_second", r.prefill},
                   {"decode", rows}};
   }
+  if (!r.balance.empty()) {
+    const balance_options& o = r.balance_options;
+    json windows = json::array();
+    for (const balance_window& w : r.balance)
+      windows.push_back({{"steps", w.steps},
+                         {"rows", w.rows},
+                         {"placement", w.placement.value},
+                         {"lb", w.lb},
+                         {"lb_worst_layer", w.lb_worst},
+                         {"plan_before", w.plan_before},
+                         {"plan_after", w.plan_after},
+                         {"experts_loaded", w.moved},
+                         {"steps_of_move", w.move_steps},
+                         {"step_us", w.step_us},
+                         {"expert_us_busiest", w.busiest_expert_us},
+                         {"expert_us_mean", w.mean_expert_us}});
+    j["balance"] = {{"ranks", o.ranks},  {"redundant", o.redundant},       {"interval", o.interval},
+                    {"slots", o.slots},  {"split_window", o.split_window}, {"loads_per_step", o.loads_per_step},
+                    {"windows", windows}};
+  }
   for (const sample& s : r.samples)
     j["samples"].push_back({{"question", s.question}, {"answer", s.answer}, {"ended", s.ended}});
   return j;
@@ -171,6 +191,18 @@ std::string to_text(const eval_report& r) {
     for (const decode_speed& s : r.decode)
       line("            {:>10}   {:>8}   {:>8.0f}   {}/{}", s.concurrent, to_string(s.drafts), s.per_second(),
            s.accepted, s.drafted);
+  }
+  if (!r.balance.empty()) {
+    const balance_options& o = r.balance_options;
+    line("\nbalance     {} ranks, {} redundant slots, {} requests each, split from {} steps", o.ranks, o.redundant,
+         o.slots, o.split_window);
+    out +=
+        "            steps   lb      worst   planned            loaded   in steps   step us   experts us, "
+        "busiest/mean\n";
+    for (const balance_window& w : r.balance)
+      line("            {:>5}   {:.3f}   {:.3f}   {:.3f} -> {:.3f}   {:>8}   {:>8}   {:>7.0f}   {:.0f}/{:.0f}", w.steps,
+           w.lb, w.lb_worst, w.plan_before, w.plan_after, w.moved, w.move_steps, w.step_us, w.busiest_expert_us,
+           w.mean_expert_us);
   }
   for (const sample& s : r.samples) out += "\n> " + s.question + "\n" + s.answer + (s.ended ? "\n" : " ...\n");
   return out;

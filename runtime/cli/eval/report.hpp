@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/measure/acceptance.hpp"
+#include "kernels/measure/balance.hpp"
 #include "kernels/measure/load.hpp"
 #include "kernels/measure/loss.hpp"
 #include "kernels/measure/replay.hpp"
@@ -41,6 +42,8 @@ struct eval_report {
   std::vector<kernels::measure::decode_speed> decode;
   double prefill = 0;  // tokens/s
   uint32_t prefill_tokens = 0;
+  std::vector<kernels::measure::balance_window> balance;
+  kernels::measure::balance_options balance_options;
   std::vector<sample> samples;
 };
 

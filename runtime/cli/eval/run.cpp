@@ -40,6 +40,8 @@ class evaluation {
       if (auto r = acceptance(); !r) return fail(r.error());
     if (asked("speed"))
       if (auto r = speed(); !r) return fail(r.error());
+    if (asked("balance"))
+      if (auto r = balance(); !r) return fail(r.error());
     if (asked("samples"))
       if (auto r = samples(); !r) return fail(r.error());
     return std::move(out_);
@@ -171,6 +173,16 @@ class evaluation {
           TROUPE_TRY(auto row, measure_decode(model_, q_.threads, concurrent, drafts, work, clock_));
           out_.decode.push_back(row);
         }
+    return {};
+  }
+
+  result<void> balance() {
+    TROUPE_TRY(auto work, requests(0.8));
+    for (request& r : work) r.stop.ignore_eos = true;
+    out_.balance_options = q_.balance;
+    out_.balance_options.context = context_;
+    say("balance: {} windows of {} steps, {} ranks", q_.balance.windows, q_.balance.interval, q_.balance.ranks);
+    TROUPE_TRY(out_.balance, measure_balance(model_, work, out_.balance_options));
     return {};
   }
 

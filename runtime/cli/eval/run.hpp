@@ -14,7 +14,7 @@ namespace troupe::cli {
 /// What to measure and how much of it.
 struct eval_request {
   std::string model, text;
-  std::set<std::string> what;         // of loss, load, acceptance, replay, speed, samples
+  std::set<std::string> what;         // of loss, load, acceptance, replay, speed, samples, balance
   uint64_t limit_bytes = 256u << 10;  // of text, for loss and load
   uint32_t context = 4096;            // longest document; the model's limit if that is less
   uint32_t threads = 1;
@@ -25,6 +25,7 @@ struct eval_request {
   std::vector<double> temperatures{0, 0.8};
   std::vector<uint32_t> concurrent{1, 8, 32};
   uint32_t repeats = 1;       // of every speed row
+  kernels::measure::balance_options balance;
   std::string dump, compare;  // files of next tokens; empty: none
 };
 
