@@ -18,9 +18,9 @@ TROUPE_FIELDS(token_logprob, token, logprob)
 TROUPE_FIELDS(sequence_result, slot, committed, first_position, tokens, logprobs, top, drafted, accepted, finish,
               exported)
 TROUPE_FIELDS(step_times, total, attention, dispatch, experts, combine, sampling, idle_before)
-TROUPE_FIELDS(step_result, plan, step, regroups, plan_done, sequences, closed, rows, times, failure, applied,
-              failure_text, suspects)
-TROUPE_FIELDS(engine_limits, slots, max_chunk, max_context, pages, max_draft, threads, handoffs)
+TROUPE_FIELDS(step_result, plan, step, regroups, plan_done, sequences, closed, rows, micro_batches, times, failure,
+              applied, failure_text, suspects)
+TROUPE_FIELDS(engine_limits, slots, max_chunk, max_context, pages, max_draft, threads, handoffs, micro_batch_rows)
 TROUPE_FIELDS(model_facts, name, fingerprint, window, page_bytes, vocabulary, max_context, encoder_layers,
               decoder_layers, experts, has_drafter, bos, eos, pad, handoff_bytes)
 

@@ -34,8 +34,12 @@ result<model_facts> cpu_model_facts(const model& m, const engine_limits& limits,
 }
 
 ep::group_shape engine_group_shape(const model& m, const engine_limits& limits, uint32_t ranks) {
-  return {ranks, m.config.hidden_size, std::max(m.config.num_experts_per_tok, m.config.dspark_num_experts_per_tok),
-          step_rows(limits), m.config.n_routed_experts};
+  return {ranks,
+          m.config.hidden_size,
+          std::max(m.config.num_experts_per_tok, m.config.dspark_num_experts_per_tok),
+          step_rows(limits),
+          m.config.n_routed_experts,
+          limits.micro_batch_rows > 0 ? 2u : 1u};
 }
 
 ep::placement initial_placement(const model& m, uint32_t ranks) {

@@ -158,6 +158,7 @@ struct step_result {
   std::vector<sequence_result> sequences;
   std::vector<slot_id> closed;  // slots (of the plan's close list) whose pages nobody touches any more
   uint32_t rows = 0;
+  uint32_t micro_batches = 1;  // that the group's step ran in
   step_times times;
   errc failure{};  // 0, or peer_lost / timeout / cancelled / internal: the step was abandoned and emitted nothing; the
                    // plan and every plan queued behind it are dropped, each with one result (plan_done, failure)
@@ -183,13 +184,15 @@ using draft_observer = std::function<void(const draft_outcome&)>;
 
 /// What an engine can hold. Fixed at construction.
 struct engine_limits {
-  uint32_t slots = 64;          // sequences at once
-  uint32_t max_chunk = 512;     // prompt rows per step, over all sequences
-  uint32_t max_context = 8192;  // tokens per sequence, prompt and output
-  uint32_t pages = 1024;        // pool size
-  uint32_t max_draft = 5;       // drafts per sequence and step
-  uint32_t threads = 1;         // compute threads, the engine thread included
-  uint32_t handoffs = 0;        // places in the handoff memory, for sequences that come from or go to other engines
+  uint32_t slots = 64;            // sequences at once
+  uint32_t max_chunk = 512;       // prompt rows per step, over all sequences
+  uint32_t max_context = 8192;    // tokens per sequence, prompt and output
+  uint32_t pages = 1024;          // pool size
+  uint32_t max_draft = 5;         // drafts per sequence and step
+  uint32_t threads = 1;           // compute threads, the engine thread included
+  uint32_t handoffs = 0;          // places in the handoff memory, for sequences that come from or go to other engines
+  uint32_t micro_batch_rows = 0;  // a step in which some rank of a group has so many rows runs in two micro-batches,
+                                  // one computing while the other's rows travel; 0: never
   bool operator==(const engine_limits&) const = default;
 };
 

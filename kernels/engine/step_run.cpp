@@ -135,13 +135,16 @@ ep::step_header step_engine::header() const {
   h.has_work = h.encoder = forward_->has_rows();
   h.decoder = forward_->has_tail();
   for (const step_item& item : items_) h.draft = h.draft || wants_draft(item);
+  if (limits_.micro_batch_rows > 0 && forward_->rows() >= limits_.micro_batch_rows && group_->shape().ranks > 1)
+    h.micro_batches = group_->shape().micro_batches;
   moves_.announce(h, group_step_ + 1);
   return h;
 }
 
 result<void> step_engine::run_step(const ep::step_header& agreed, step_result& result) {
+  result.micro_batches = agreed.micro_batches;
   if (agreed.encoder || agreed.decoder)
-    if (auto r = forward_->layers(*group_, moves_.table(), agreed.decoder); !r) return r;
+    if (auto r = forward_->layers(*group_, moves_.table(), agreed.decoder, agreed.micro_batches); !r) return r;
   const int64_t start = clock_.now().count();
   sample_rows();
   sampling_ns_ += clock_.now().count() - start;

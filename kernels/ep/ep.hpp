@@ -16,9 +16,12 @@ namespace troupe::kernels::ep {
 struct group_shape {
   uint32_t ranks = 1;
   uint32_t hidden = 0;
-  uint32_t top_k = 0;     // largest number of experts per row over all MoE layers (drafter included)
-  uint32_t max_rows = 0;  // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
-  uint32_t notes = 0;     // most numbers that a rank sends along with a combine
+  uint32_t top_k = 0;          // largest number of experts per row over all MoE layers (drafter included)
+  uint32_t max_rows = 0;       // rows per rank and exchange: max_chunk + slots * (1 + max_draft)
+  uint32_t notes = 0;          // most numbers that a rank sends along with a combine
+  uint32_t micro_batches = 1;  // 1 or 2: exchanges under way at once; the second takes half of max_rows, rounded up
+  /// Most rows of a rank in an exchange of micro-batch 0 or 1.
+  uint32_t rows_of(uint32_t micro) const { return micro == 0 ? max_rows : (max_rows + 1) / 2; }
   bool operator==(const group_shape&) const = default;
 };
 
@@ -61,9 +64,9 @@ struct route {
   float weight = 0;     // applied by the expert before w2
 };
 
-/// What arrived for the experts of this rank: item i is one (row, expert) pair. Valid until the next call on the group.
-/// `rows` is dense: source ranks ascending, rows of one source ascending. Items are sorted by (source rank, row, k), so
-/// that their order does not depend on arrival. With one rank `rows` is x itself: keep x unchanged until combine.
+/// What arrived for the experts of this rank: item i is one (row, expert) pair. `rows` is dense: source ranks
+/// ascending, rows of one source ascending. Items are sorted by (source rank, row, k), so that their order does not
+/// depend on arrival. With one rank `rows` is x itself.
 struct received {
   struct item {
     uint32_t row = 0;     // into `rows`
@@ -80,6 +83,10 @@ struct received {
 /// call out of order (combine without dispatch, two dispatches in a row) or with wrong sizes is invalid_argument and
 /// changes nothing. All ranks make the same calls in the same order: begin_step, then any number of (dispatch, combine)
 /// pairs.
+///
+/// Both are made of two halves, so that the rank computes while bytes travel: dispatch_send, dispatch_wait,
+/// combine_send, combine_wait, in this order for each micro-batch. The micro-batches of a step do not wait for each
+/// other: between two halves of one, any halves of the other may come.
 class group {
  public:
   virtual ~group() = default;
@@ -99,22 +106,35 @@ class group {
   /// thread, idempotent. Peers see a rank that does not show up, or, if it said so before, one that has left.
   virtual void end() = 0;
 
-  /// Sends x [rows, hidden] to the ranks named by routes [rows, k] (row-major, k <= top_k; zero rows is allowed) and
-  /// returns what the other ranks, and this one, sent here. `layer` counts exchanges of the step and is checked.
-  virtual result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes,
-                                    uint32_t k) = 0;
+  /// Sends x [rows, hidden] to the ranks named by routes [rows, k] (row-major, k <= top_k; zero rows is allowed). x
+  /// stays as it is until dispatch_wait, with one rank until combine_send. `layer` counts exchanges of the micro-batch
+  /// in the step and is checked.
+  virtual result<void> dispatch_send(uint32_t micro, uint32_t layer, std::span<const float> x,
+                                     std::span<const route> routes, uint32_t k) = 0;
+  /// What the other ranks, and this one, sent here. Valid until the micro-batch's next dispatch_send.
+  virtual result<received> dispatch_wait(uint32_t micro) = 0;
 
-  /// Sends y [items, hidden], one vector per item of the last `received`, home, and fills out [rows, k, hidden] of the
-  /// last dispatch: the vector of row r's k-th route. The caller adds them in the order of k. `layer` as in dispatch.
-  /// `notes`, at most shape().notes numbers, go to every rank along with the vectors.
-  virtual result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
-                               std::span<const uint32_t> notes) = 0;
-  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out) {
-    return combine(layer, y, out, {});
+  /// Sends y [items, hidden], one vector per item that was received, home. `out` [rows, k, hidden] of the dispatch is
+  /// filled until combine_wait returns: the vector of row r's k-th route. The caller adds them in the order of k.
+  /// `layer` as in dispatch. `notes`, at most shape().notes numbers, go to every rank along with the vectors.
+  virtual result<void> combine_send(uint32_t micro, uint32_t layer, std::span<const float> y, std::span<float> out,
+                                    std::span<const uint32_t> notes) = 0;
+  virtual result<void> combine_wait(uint32_t micro) = 0;
+
+  /// The notes of `from` (this rank too) that came with the micro-batch's last combine. Valid until its next
+  /// combine_send.
+  virtual std::span<const uint32_t> notes(uint32_t micro, uint32_t from) const = 0;
+
+  /// Both halves of the first micro-batch at once.
+  result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes, uint32_t k) {
+    if (auto r = dispatch_send(0, layer, x, routes, k); !r) return fail(std::move(r.error()));
+    return dispatch_wait(0);
   }
-
-  /// The notes of `from` (this rank too) that came with the last combine. Valid until the next one.
-  virtual std::span<const uint32_t> notes(uint32_t from) const = 0;
+  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
+                       std::span<const uint32_t> notes = {}) {
+    if (auto r = combine_send(0, layer, y, out, notes); !r) return r;
+    return combine_wait(0);
+  }
 
   /// Ranks that did not show up in the call that returned peer_lost.
   virtual std::vector<uint32_t> suspects() const = 0;

@@ -14,14 +14,20 @@ size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 inbox_layout::inbox_layout(const group_shape& shape) {
   const size_t width = size_t{shape.hidden} * sizeof(float);
   step_bytes = round_up(sizeof(slot_header) + sizeof(wire_step));
-  items_bytes = round_up(size_t{shape.max_rows} * shape.top_k * sizeof(wire_item));
-  dispatch_bytes = sizeof(slot_header) + items_bytes + round_up(shape.max_rows * width);
-  combine_bytes = sizeof(slot_header) + round_up(size_t{shape.notes} * sizeof(uint32_t));
   steps = round_up(sizeof(inbox_control));
-  dispatches = steps + shape.ranks * 2 * step_bytes;
-  combines = dispatches + shape.ranks * dispatch_bytes;
-  combine_area = combines + shape.ranks * combine_bytes;
-  total = combine_area + round_up(size_t{shape.max_rows} * shape.top_k * width);
+  total = steps + shape.ranks * 2 * step_bytes;
+  micro = {};
+  for (uint32_t b = 0; b < shape.micro_batches; ++b) {
+    micro_layout& m = micro[b];
+    const size_t rows = shape.rows_of(b);
+    m.items_bytes = round_up(rows * shape.top_k * sizeof(wire_item));
+    m.dispatch_bytes = sizeof(slot_header) + m.items_bytes + round_up(rows * width);
+    m.combine_bytes = sizeof(slot_header) + round_up(size_t{shape.notes} * sizeof(uint32_t));
+    m.dispatches = total;
+    m.combines = m.dispatches + shape.ranks * m.dispatch_bytes;
+    m.combine_area = m.combines + shape.ranks * m.combine_bytes;
+    total = m.combine_area + round_up(rows * shape.top_k * width);
+  }
 }
 
 void exchange_group::on_message(const slot_header& h, std::span<const std::byte> payload) {
@@ -62,22 +68,31 @@ void exchange_group::on_message(const slot_header& h, std::span<const std::byte>
   p_.counters->stale_headers.fetch_add(1, std::memory_order_relaxed);
 }
 
-// A peer may be one exchange ahead of this rank, never more, and comes with each exchange once.
+// In each micro-batch, and in the steps, a peer may be one exchange ahead of this rank, never more, and comes with each
+// exchange once.
 void exchange_group::take_message(const slot_header& h, std::span<const std::byte> payload) {
-  slot_header* to = slot(inbox_, h.kind, h.source, h.step);
+  if (h.micro >= p_.shape.micro_batches) {
+    p_.counters->stale_headers.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const auto& layout = layout_.micro[h.micro];
+  const auto& route_rank = micro_[h.micro].route_rank;
+  slot_header* to = slot(inbox_, h.kind, h.source, h.kind == slot_kind::step ? h.step : h.micro);
   std::atomic_ref<uint64_t> stamp(to->stamp);
-  bool good = (h.stamp == stamp_ || h.stamp == stamp_ + 1) && stamp.load(std::memory_order_relaxed) < h.stamp;
+  const uint64_t here = h.kind == slot_kind::step ? step_ : micro_[h.micro].stamp;
+  bool good = (h.stamp == here || h.stamp == here + 1) && stamp.load(std::memory_order_relaxed) < h.stamp;
   const size_t width = size_t{p_.shape.hidden} * sizeof(float);
-  const uint64_t places = uint64_t{p_.shape.max_rows} * p_.shape.top_k;
+  const uint32_t rows = p_.shape.rows_of(h.micro);
+  const uint64_t places = uint64_t{rows} * p_.shape.top_k;
   auto* content = reinterpret_cast<std::byte*>(to + 1);
   if (good && h.kind == slot_kind::step) {
     good = payload.size() == sizeof(wire_step);
     if (good) std::memcpy(content, payload.data(), sizeof(wire_step));
   } else if (good && h.kind == slot_kind::dispatch) {
     const size_t item_bytes = size_t{h.items} * sizeof(wire_item);
-    good = h.rows <= p_.shape.max_rows && h.items <= places && payload.size() == item_bytes + h.rows * width;
+    good = h.rows <= rows && h.items <= places && payload.size() == item_bytes + h.rows * width;
     if (good && item_bytes) std::memcpy(content, payload.data(), item_bytes);
-    if (good && h.rows) std::memcpy(content + layout_.items_bytes, payload.data() + item_bytes, h.rows * width);
+    if (good && h.rows) std::memcpy(content + layout.items_bytes, payload.data() + item_bytes, h.rows * width);
   } else if (good) {
     const size_t vector_bytes = h.items * (sizeof(uint32_t) + width);
     good = h.items <= places && h.rows <= p_.shape.notes && payload.size() == vector_bytes + h.rows * sizeof(uint32_t);
@@ -86,8 +101,8 @@ void exchange_group::take_message(const slot_header& h, std::span<const std::byt
       uint32_t place;
       std::memcpy(&place, payload.data() + size_t{i} * sizeof place, sizeof place);
       // A vector may only come from the rank that the row was sent to.
-      good = place < route_rank_.size() && route_rank_[place] == h.source;
-      if (good) std::memcpy(inbox_ + layout_.combine_area + place * width, vectors + i * width, width);
+      good = place < route_rank.size() && route_rank[place] == h.source;
+      if (good) std::memcpy(inbox_ + layout.combine_area + place * width, vectors + i * width, width);
     }
     if (good && h.rows) std::memcpy(content, payload.data() + vector_bytes, h.rows * sizeof(uint32_t));
   }

@@ -79,11 +79,11 @@ std::span<const uint32_t> expert_table::count(uint32_t layer, std::span<const re
   return s.counted;
 }
 
-void expert_table::learn(uint32_t layer, const group& from) {
+void expert_table::learn(uint32_t layer, const group& from, uint32_t micro) {
   layer_state& s = layers_[layer];
   if (!s.split) return;
   for (uint32_t r = 0; r < ranks_; ++r) {
-    const auto numbers = from.notes(r);
+    const auto numbers = from.notes(micro, r);
     const uint32_t first = s.first_held[r];
     // A rank of another mind would count otherwise; what it says is then of no use, and no harm.
     if (numbers.size() != s.first_held[r + 1] - first) continue;

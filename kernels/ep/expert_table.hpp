@@ -31,8 +31,8 @@ class expert_table {
   /// Counts what came for this rank's experts and returns the numbers that the other ranks want to know with the
   /// combine: none where no expert of the layer has two copies or nobody uses them. Every expert must be here.
   std::span<const uint32_t> count(uint32_t layer, std::span<const received::item> items);
-  /// Adds up what the ranks of the group said with the combine of `layer`.
-  void learn(uint32_t layer, const group& from);
+  /// Adds up what the ranks of the group said with the combine of `layer` of a micro-batch.
+  void learn(uint32_t layer, const group& from, uint32_t micro = 0);
   /// The step is done: every `window` steps the rows counted since decide the split.
   void end_step();
 

@@ -1,6 +1,7 @@
 #include "kernels/ep/local_group.hpp"
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <mutex>
 
@@ -12,14 +13,18 @@ namespace {
 
 class local_group final : public group {
  public:
-  explicit local_group(const group_shape& shape) : shape_(shape) { notes_.reserve(shape.notes); }
+  explicit local_group(const group_shape& shape) : shape_(shape) {
+    for (micro_state& m : micro_) m.notes.reserve(shape.notes);
+  }
 
   const group_shape& shape() const override { return shape_; }
   uint32_t rank() const override { return 0; }
 
   result<step_header> begin_step(const step_header& mine) override {
     std::unique_lock lock(mutex_);
-    if (pending_) return fail(errc::invalid_argument, "begin_step: layer {} was dispatched and not combined", layer_);
+    for (const micro_state& m : micro_)
+      if (m.at != phase::idle)
+        return fail(errc::invalid_argument, "begin_step: layer {} was dispatched and not combined", m.layer);
     if (!mine.has_work && !mine.leaving && !mine.moving && mine.flip_step == step_header::no_flip && !ended_) {
       changed_.wait(lock, [&] { return woken_ || ended_; });
       woken_ = false;
@@ -41,39 +46,62 @@ class local_group final : public group {
     changed_.notify_all();
   }
 
-  result<received> dispatch(uint32_t layer, std::span<const float> x, std::span<const route> routes,
-                            uint32_t k) override {
+  result<void> dispatch_send(uint32_t micro, uint32_t layer, std::span<const float> x, std::span<const route> routes,
+                             uint32_t k) override {
     if (ended()) return fail(errc::cancelled, "dispatch: the group has ended");
-    if (pending_) return fail(errc::invalid_argument, "dispatch: layer {} was dispatched and not combined", layer_);
-    TROUPE_TRY(const uint32_t rows, check_dispatch(shape_, x, routes, k));
-    items_.clear();
-    for (uint32_t row = 0; row < rows; ++row)
+    auto rows = check_dispatch(shape_, micro, x, routes, k);
+    if (!rows) return fail(std::move(rows.error()));
+    micro_state& m = micro_[micro];
+    if (m.at != phase::idle)
+      return fail(errc::invalid_argument, "dispatch: layer {} was dispatched and not combined", m.layer);
+    m.items.clear();
+    for (uint32_t row = 0; row < *rows; ++row)
       for (uint32_t i = 0; i < k; ++i) {
         const route& r = routes[size_t{row} * k + i];
-        items_.push_back({row, r.expert, r.weight});
+        m.items.push_back({row, r.expert, r.weight});
       }
-    layer_ = layer;
-    rows_ = rows;
-    k_ = k;
-    pending_ = true;
-    return received{x, items_};
-  }
-
-  using group::combine;
-  result<void> combine(uint32_t layer, std::span<const float> y, std::span<float> out,
-                       std::span<const uint32_t> notes) override {
-    if (ended()) return fail(errc::cancelled, "combine: the group has ended");
-    if (!pending_ || layer != layer_)
-      return fail(errc::invalid_argument, "combine: layer {} was not dispatched last", layer);
-    if (auto ok = check_combine(shape_, y, items_.size(), out, rows_, k_, notes.size()); !ok) return ok;
-    // Items are (row, k) in order, which is the layout of out.
-    std::copy(y.begin(), y.end(), out.begin());
-    notes_.assign(notes.begin(), notes.end());
-    pending_ = false;
+    m.layer = layer;
+    m.rows = *rows;
+    m.k = k;
+    m.x = x;
+    m.at = phase::dispatched;
     return {};
   }
 
-  std::span<const uint32_t> notes(uint32_t) const override { return notes_; }
+  result<received> dispatch_wait(uint32_t micro) override {
+    if (ended()) return fail(errc::cancelled, "dispatch: the group has ended");
+    if (auto ok = check_micro(shape_, micro); !ok) return fail(ok.error());
+    micro_state& m = micro_[micro];
+    if (m.at != phase::dispatched) return fail(errc::invalid_argument, "dispatch: there is nothing to wait for");
+    m.at = phase::received;
+    return received{m.x, m.items};
+  }
+
+  result<void> combine_send(uint32_t micro, uint32_t layer, std::span<const float> y, std::span<float> out,
+                            std::span<const uint32_t> notes) override {
+    if (ended()) return fail(errc::cancelled, "combine: the group has ended");
+    if (auto ok = check_micro(shape_, micro); !ok) return ok;
+    micro_state& m = micro_[micro];
+    if (m.at != phase::received || layer != m.layer)
+      return fail(errc::invalid_argument, "combine: layer {} was not dispatched last", layer);
+    if (auto ok = check_combine(shape_, y, m.items.size(), out, m.rows, m.k, notes.size()); !ok) return ok;
+    // Items are (row, k) in order, which is the layout of out.
+    std::copy(y.begin(), y.end(), out.begin());
+    m.notes.assign(notes.begin(), notes.end());
+    m.at = phase::combined;
+    return {};
+  }
+
+  result<void> combine_wait(uint32_t micro) override {
+    if (ended()) return fail(errc::cancelled, "combine: the group has ended");
+    if (auto ok = check_micro(shape_, micro); !ok) return ok;
+    if (micro_[micro].at != phase::combined)
+      return fail(errc::invalid_argument, "combine: there is nothing to wait for");
+    micro_[micro].at = phase::idle;
+    return {};
+  }
+
+  std::span<const uint32_t> notes(uint32_t micro, uint32_t) const override { return micro_[micro].notes; }
 
   std::vector<uint32_t> suspects() const override { return {}; }
 
@@ -83,12 +111,18 @@ class local_group final : public group {
     return ended_;
   }
 
+  enum class phase : uint8_t { idle, dispatched, received, combined };
+  struct micro_state {
+    phase at = phase::idle;
+    std::vector<received::item> items;
+    std::vector<uint32_t> notes;
+    std::span<const float> x;
+    uint32_t layer = 0, rows = 0, k = 0;
+  };
+
   const group_shape shape_;
   // Owned by the engine thread.
-  std::vector<received::item> items_;
-  std::vector<uint32_t> notes_;
-  uint32_t layer_ = 0, rows_ = 0, k_ = 0;
-  bool pending_ = false;
+  std::array<micro_state, 2> micro_;
   // Protected by mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;

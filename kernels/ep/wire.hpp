@@ -3,14 +3,16 @@
 //
 // Inbox region of a rank (one per epoch), for each source rank s:
 //   step[2]   slot header + step header      two, because a rank may publish step n+1 before this one has read step n
-//   dispatch  slot header + wire_item[max_rows * top_k] + float[max_rows * hidden]
+// and for each micro-batch, with its most rows R, for each source
+//   dispatch  slot header + wire_item[R * top_k] + float[R * hidden]
 //   combine   slot header + uint32_t[notes]
-// and one combine area float[max_rows * top_k * hidden], where the sources put vectors at (row * k + i): their places
+// and one combine area float[R * top_k * hidden], where the sources put vectors at (row * k + i): their places
 // are disjoint. One dispatch and one combine slot are enough: a source sends layer n+1's dispatch only after it has
 // this rank's combine of layer n, which this rank sends after it is done with that dispatch; the same holds for
-// combine.
+// combine. Micro-batches share nothing, so neither waits for the other.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +27,8 @@ enum class slot_kind : uint32_t { step = 1, dispatch = 2, combine = 3, wake = 4,
 /// First 64 bytes of every slot and message. In shared memory `stamp` is written last (release) and read first
 /// (acquire).
 struct alignas(64) slot_header {
-  uint64_t stamp = 0;  // number of the exchange since the group was made, from 1
+  uint64_t stamp = 0;  // step: its number; dispatch, combine: number of the micro-batch's exchange since the group was
+                       // made, from 1
   uint64_t epoch = 0;
   uint64_t incarnation = 0;  // of the source's process
   uint64_t step = 0;
@@ -35,6 +38,7 @@ struct alignas(64) slot_header {
   uint32_t rows = 0;    // dispatch: rows that follow; combine: notes that follow
   uint32_t items = 0;   // dispatch, combine: items that follow; abandon: ranks that follow
   uint32_t k = 0;       // dispatch: routes per row
+  uint32_t micro = 0;   // dispatch, combine: micro-batch
 };
 static_assert(sizeof(slot_header) == 64);
 
@@ -67,12 +71,18 @@ struct inbox_layout {
   size_t step_slot(uint32_t source, uint64_t step) const {
     return steps + (size_t{source} * 2 + step % 2) * step_bytes;
   }
-  size_t dispatch_slot(uint32_t source) const { return dispatches + source * dispatch_bytes; }
-  size_t combine_slot(uint32_t source) const { return combines + source * combine_bytes; }
+  struct micro_layout {
+    size_t dispatch_slot(uint32_t source) const { return dispatches + source * dispatch_bytes; }
+    size_t combine_slot(uint32_t source) const { return combines + source * combine_bytes; }
 
-  size_t step_bytes, dispatch_bytes, combine_bytes;
-  size_t items_bytes;  // of the items in a dispatch slot
-  size_t steps, dispatches, combines, combine_area, total;
+    size_t dispatch_bytes, combine_bytes;
+    size_t items_bytes;  // of the items in a dispatch slot
+    size_t dispatches, combines, combine_area;
+  };
+
+  size_t step_bytes;
+  size_t steps, total;
+  std::array<micro_layout, 2> micro;  // as many as the shape has
 };
 
 }  // namespace troupe::kernels::ep

@@ -117,6 +117,7 @@ bool forward_pass::allocate() {
   first_rows_.reserve(n);
   tail_rows_.reserve(n);
   tail_of_all_.reserve(n);
+  picked_rows_.reserve(n);
   sequences_.reserve(limits_.max_sequences);
   copies_.reserve(n);
   routes_.resize(n * k);
@@ -219,89 +220,6 @@ void forward_pass::prepare_groups() {
 void forward_pass::prepare_angles(row_set& set) {
   ops_.rope_angles(where_, set.positions.data(), set.count(), m_.plain_freqs.data(), pairs_, set.plain_angles);
   ops_.rope_angles(where_, set.positions.data(), set.count(), m_.compress_freqs.data(), pairs_, set.compress_angles);
-}
-
-void forward_pass::engram(uint32_t layer, uint32_t n, const std::vector<uint32_t>& rows) {
-  const uint32_t module = static_cast<uint32_t>(plan_.layers[layer].engram);
-  const engram_weights& w = m_.weights.engram[module];
-  ops_.engram_gather(where_, w.table, rows.data(), n, m_.hash.columns(), engram_values_);
-  ops_.linear(where_, engram_values_, n, w.wkv, engram_kv_);
-  ops_.engram_gate(where_, x_, n, c_.hc_mult, c_.hidden_size, engram_kv_, w.q_weight, w.k_weight, eps_, nullptr,
-                   probe_ ? engram_gates_ : nullptr);
-  if (probe_) {
-    probe_->see(probe_point::engram_rows, module, rows.data(), n, m_.hash.columns());
-    probe_->see(probe_point::engram_gate, module, engram_gates_, n, c_.hc_mult);
-  }
-}
-
-// The site's mix, computed from the streams before the site changes them.
-void forward_pass::mix(uint32_t n, const hc_weights& w) {
-  ops_.hc_mix(where_, x_, n, c_.hc_mult, c_.hidden_size, w, eps_, static_cast<float>(c_.hc_eps), c_.hc_sinkhorn_iters,
-              pre_next_, post_, comb_);
-}
-
-void forward_pass::to_tail() {
-  const uint32_t n = tail_.count();
-  if (n == all_.count()) return;  // every row goes on; the sets are the same
-  const uint32_t hc = c_.hc_mult, h = c_.hidden_size;
-  ops_.gather_rows(where_, x_, tail_of_all_.data(), n, size_t{hc} * h, x_spare_);
-  std::swap(x_, x_spare_);
-  ops_.gather_rows(where_, u_, tail_of_all_.data(), n, h, u_spare_);
-  std::swap(u_, u_spare_);
-}
-
-result<void> forward_pass::layers(ep::group& group, ep::expert_table& table, bool decoder) {
-  const uint32_t hc = c_.hc_mult, h = c_.hidden_size, first_decoder = plan_.encoder_layers;
-  const uint32_t last = decoder ? c_.num_hidden_layers : first_decoder + 1;
-  ops_.embed_streams(where_, all_.tokens.data(), all_.count(), m_.weights.embed, hc, x_);
-  first_site_ = true;
-  for (uint32_t l = 0; l < last; ++l) {
-    const layer_weights& w = m_.weights.layers[l];
-    const layer_plan& plan = plan_.layers[l];
-    const row_set& in = l <= first_decoder ? all_ : tail_;  // rows that enter the layer
-    if (plan.engram >= 0) engram(l, in.count(), engram_rows_[plan.engram]);
-
-    const int64_t start = now();
-    ops_.hc_collapse(where_, x_, in.count(), hc, h, first_site_ ? nullptr : pre_, u_);
-    ops_.rms_norm(where_, u_, in.count(), w.attn_norm, eps_, u_);
-    first_site_ = false;
-    window_kv(w, u_, in, plan.ratio == 0, records(l));
-    if (probe_) probe_->see(probe_point::window_records, l, records(l), in.count(), record_bytes_);
-    if (plan.role == layer_role::full) compress_kv(l, w);
-    if (l == first_decoder) {
-      if (!decoder) {
-        times_.attention += now() - start;
-        break;
-      }
-      to_tail();
-    }
-    const row_set& set = l < first_decoder ? all_ : tail_;
-    const uint32_t n = set.count();
-    if (plan.draft_feature >= 0 && want_context_)
-      ops_.hc_mean(where_, x_, n, hc, h, features_ + size_t(plan.draft_feature) * h,
-                   c_.dspark_target_layer_ids.size() * h);
-    mix(n, w.hc_attn);
-    attend(l, w, set, l < first_decoder ? rows_ : l == first_decoder ? first_rows_ : tail_rows_);
-    ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
-    std::swap(pre_, pre_next_);
-    times_.attention += now() - start;
-
-    mix(n, w.hc_ffn);
-    ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
-    ops_.rms_norm(where_, u_, n, w.ffn_norm, eps_, u_);
-    if (auto r = ffn(group, table, l, w, n, c_.num_experts_per_tok, set.positions); !r) return r;
-    ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
-    std::swap(pre_, pre_next_);
-    if (probe_) {
-      ops_.hc_mean(where_, x_, n, hc, h, u_, h);
-      probe_->see(probe_point::resid_mean, l, u_, n, h);
-    }
-  }
-  if (!decoder) return {};
-  ops_.hc_collapse(where_, x_, tail_.count(), hc, h, pre_, final_);
-  ops_.rms_norm(where_, final_, tail_.count(), m_.weights.norm, eps_, final_);
-  if (want_context_) draft_context();
-  return {};
 }
 
 uint32_t forward_pass::tail_index(uint32_t sequence, uint32_t position) const {

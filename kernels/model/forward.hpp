@@ -3,6 +3,7 @@
 // entries at or after the committed length, so an abandoned step is simply run again.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -96,9 +97,12 @@ class forward_pass {
   bool has_tail() const { return !tail_rows_.empty(); }
 
   /// Runs the encoder layers and the first decoder layer's KV, and with `decoder` the rest; with zero rows it only
-  /// takes part in the group's exchanges. Errors are the group's, and stale when a row came for an expert that is not
-  /// here; the step is then to be abandoned.
-  result<void> layers(ep::group& group, ep::expert_table& table, bool decoder);
+  /// takes part in the group's exchanges. `micro_batches`, 1 or 2 and the same on every rank: the rows run in so many
+  /// parts, one computing while the other's exchange is under way; results do not depend on it. Errors are the group's,
+  /// and stale when a row came for an expert that is not here; the step is then to be abandoned.
+  result<void> layers(ep::group& group, ep::expert_table& table, bool decoder, uint32_t micro_batches = 1);
+  /// Rows of the step.
+  uint32_t rows() const { return static_cast<uint32_t>(rows_.size()); }
 
   /// Index among the step's tail rows of a sequence's row at `position`.
   uint32_t tail_index(uint32_t sequence, uint32_t position) const;
@@ -134,10 +138,27 @@ class forward_pass {
     uint32_t count() const { return static_cast<uint32_t>(positions.size()); }
   };
   struct source_scratch {
-    std::vector<group_ref> groups;
+    std::vector<group_ref> groups;    // completing rows ascending
     std::vector<uint32_t> positions;  // of the groups' first tokens
     float* angles = nullptr;
     float *kv = nullptr, *gate = nullptr;
+  };
+  // Rows of the step that run together: a range of all rows and of the tail rows, with scratch of their own for what
+  // outlives a site.
+  struct micro_batch {
+    uint32_t number = 0;
+    uint32_t first = 0, count = 0;            // in rows_
+    uint32_t first_tail = 0, tail_count = 0;  // in tail_rows_
+    bool first_site = true;                   // pre is one-hot on stream 0
+    float *x = nullptr, *x_spare = nullptr, *pre = nullptr, *pre_next = nullptr, *post = nullptr, *comb = nullptr;
+    float *u = nullptr, *u_spare = nullptr, *parts = nullptr, *shared = nullptr;
+    uint32_t *selected = nullptr, *counts = nullptr, *candidate_blocks = nullptr, *candidate_counts = nullptr;
+  };
+  // Rows that go through a site.
+  struct row_range {
+    uint32_t count = 0;
+    const uint32_t* positions = nullptr;
+    const float *plain_angles = nullptr, *compress_angles = nullptr;
   };
   struct placed_sequence {
     sequence_rows rows;
@@ -155,17 +176,30 @@ class forward_pass {
 
   void prepare_groups();
   void prepare_angles(row_set& set);
-  void engram(uint32_t layer, uint32_t n, const std::vector<uint32_t>& rows);
-  void mix(uint32_t n, const hc_weights& w);
-  void attention_inputs(const layer_weights& w, uint32_t n);
-  void window_kv(const layer_weights& w, const float* x, const row_set& set, bool plain, std::byte* records);
-  void compress_kv(uint32_t layer, const layer_weights& w);
-  void attend(uint32_t layer, const layer_weights& w, const row_set& set, const std::vector<row_ref>& refs);
-  void select(uint32_t layer, const layer_weights& w, const row_set& set, const std::vector<row_ref>& refs);
+  micro_batch batch_at(uint32_t number, uint32_t first, uint32_t count) const;
+  void split(uint32_t micro_batches);
+  row_range range(const row_set& set, uint32_t first, uint32_t count) const;
+  row_range all_of(const micro_batch& b) const { return range(all_, b.first, b.count); }
+  row_range tail_of(const micro_batch& b) const { return range(tail_, b.first_tail, b.tail_count); }
+  void engram(const micro_batch& b, uint32_t layer, uint32_t first, uint32_t n);
+  void mix(const micro_batch& b, uint32_t n, const hc_weights& w);
+  void enter_site(micro_batch& b, uint32_t n, const weight& norm);
+  void leave_site(micro_batch& b, uint32_t n);
+  bool attention_site(micro_batch& b, uint32_t layer, bool decoder);
+  void attention_inputs(const layer_weights& w, const float* u, uint32_t n);
+  void window_kv(const layer_weights& w, const float* x, const row_range& rows, bool plain, std::byte* records);
+  void compress_kv(const micro_batch& b, uint32_t layer, const layer_weights& w);
+  void attend(const micro_batch& b, uint32_t layer, const layer_weights& w, const row_range& rows, const row_ref* refs);
+  void select(const micro_batch& b, uint32_t layer, const layer_weights& w, const row_range& rows, const row_ref* refs);
   void project_output(const layer_weights& w, uint32_t n, const float* angles);
-  result<void> ffn(ep::group& group, ep::expert_table& table, uint32_t moe_layer, const layer_weights& w, uint32_t n,
-                   uint32_t k, const std::vector<uint32_t>& positions);
-  void to_tail();
+  // The expert site in three parts: routed and sent; what came computed and sent back; brought home and added up.
+  result<void> send_rows(ep::group& group, ep::expert_table& table, const micro_batch& b, uint32_t moe_layer,
+                         const layer_weights& w, uint32_t n, uint32_t k, const uint32_t* positions);
+  result<void> run_experts(ep::group& group, ep::expert_table& table, const micro_batch& b, uint32_t moe_layer,
+                           const layer_weights& w, uint32_t n, uint32_t k);
+  result<void> add_up(ep::group& group, ep::expert_table& table, micro_batch& b, uint32_t moe_layer, uint32_t n,
+                      uint32_t k);
+  void to_tail(micro_batch& b);
   void commit_loads();
   void draft_context();
   void draft_head(std::span<const draft_sequence> sequences, uint32_t first, uint32_t count, int32_t* tokens,
@@ -192,7 +226,9 @@ class forward_pass {
   std::vector<placed_sequence> sequences_;
   row_set all_, tail_;
   std::vector<row_ref> rows_, first_rows_, tail_rows_;
-  std::vector<uint32_t> tail_of_all_;               // row number in rows_ of each tail row
+  std::vector<uint32_t> tail_of_all_;  // row number in rows_ of each tail row
+  std::vector<uint32_t> picked_rows_;  // of a micro-batch, counted from its first
+  std::array<micro_batch, 2> batches_;
   std::vector<std::vector<uint32_t>> engram_rows_;  // [module], of its layer's row set
   std::vector<uint32_t> hash_scratch_;
   std::vector<source_scratch> sources_;
@@ -201,7 +237,6 @@ class forward_pass {
 
   // Scratch, [max_rows, ...] each.
   float *x_ = nullptr, *x_spare_ = nullptr, *pre_ = nullptr, *pre_next_ = nullptr, *post_ = nullptr, *comb_ = nullptr;
-  bool first_site_ = true;  // pre is one-hot on stream 0
   float *u_ = nullptr, *u_spare_ = nullptr, *qr_ = nullptr, *q_ = nullptr, *kv_ = nullptr, *attended_ = nullptr;
   float *out_a_ = nullptr, *y_ = nullptr;
   float *index_q_ = nullptr, *index_w_ = nullptr, *latent_ = nullptr, *index_k_ = nullptr;

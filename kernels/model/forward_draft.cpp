@@ -15,7 +15,7 @@ void forward_pass::draft_context() {
   ops_.rms_norm(where_, main_x_, n, w.main_norm, eps_, main_x_);
   if (probe_) probe_->see(probe_point::main_x, 0, main_x_, n, c_.hidden_size);
   for (uint32_t b = 0; b < w.blocks.size(); ++b)
-    window_kv(w.blocks[b], main_x_, tail_, true, context_ + size_t{b} * limits_.max_rows * record_bytes_);
+    window_kv(w.blocks[b], main_x_, range(tail_, 0, n), true, context_ + size_t{b} * limits_.max_rows * record_bytes_);
 }
 
 uint32_t forward_pass::draft_capacity() const {
@@ -39,37 +39,34 @@ result<void> forward_pass::draft(ep::group& group, ep::expert_table& table, std:
     }
   }
   ops_.rope_angles(where_, draft_positions_.data(), n, m_.plain_freqs.data(), pairs_, draft_angles_);
-  ops_.embed_streams(where_, draft_tokens_.data(), n, m_.weights.embed, hc, x_);
-  first_site_ = true;
-  for (uint32_t b = 0; b < m_.weights.draft.blocks.size(); ++b) {
-    const layer_weights& w = m_.weights.draft.blocks[b];
+  micro_batch b = batch_at(0, 0, n);
+  ops_.embed_streams(where_, draft_tokens_.data(), n, m_.weights.embed, hc, b.x);
+  for (uint32_t i = 0; i < m_.weights.draft.blocks.size(); ++i) {
+    const layer_weights& w = m_.weights.draft.blocks[i];
     const int64_t start = now();
-    mix(n, w.hc_attn);
-    ops_.hc_collapse(where_, x_, n, hc, h, first_site_ ? nullptr : pre_, u_);
-    ops_.rms_norm(where_, u_, n, w.attn_norm, eps_, u_);
-    first_site_ = false;
-    ops_.linear(where_, u_, n, w.wkv, kv_);
+    mix(b, n, w.hc_attn);
+    enter_site(b, n, w.attn_norm);
+    ops_.linear(where_, b.u, n, w.wkv, kv_);
     ops_.rms_norm(where_, kv_, n, w.kv_norm, eps_, kv_);
     ops_.window_records(where_, kv_, n, c_.head_dim, draft_angles_, pairs_, slot_records_);
-    attention_inputs(w, n);
+    attention_inputs(w, b.u, n);
     ops_.rope(where_, q_, n, c_.num_attention_heads, c_.head_dim, draft_angles_, pairs_, false);
     ops_.draft_attention(where_, q_, draft_refs_.data(), count, block, c_.num_attention_heads, c_.head_dim,
-                         plan_.window, attention_scale_, w.sink, state_.draft(b),
-                         context_ + size_t{b} * limits_.max_rows * record_bytes_, slot_records_, attended_);
+                         plan_.window, attention_scale_, w.sink, state_.draft(i),
+                         context_ + size_t{i} * limits_.max_rows * record_bytes_, slot_records_, attended_);
     project_output(w, n, draft_angles_);
-    ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
-    std::swap(pre_, pre_next_);
+    leave_site(b, n);
     times_.attention += now() - start;
 
-    mix(n, w.hc_ffn);
-    ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
-    ops_.rms_norm(where_, u_, n, w.ffn_norm, eps_, u_);
-    if (auto r = ffn(group, table, c_.num_hidden_layers + b, w, n, c_.dspark_num_experts_per_tok, draft_positions_); !r)
-      return r;
-    ops_.hc_expand(where_, x_, n, hc, h, y_, post_, comb_);
-    std::swap(pre_, pre_next_);
+    mix(b, n, w.hc_ffn);
+    enter_site(b, n, w.ffn_norm);
+    const uint32_t layer = c_.num_hidden_layers + i, k = c_.dspark_num_experts_per_tok;
+    if (auto r = send_rows(group, table, b, layer, w, n, k, draft_positions_.data()); !r) return r;
+    if (auto r = run_experts(group, table, b, layer, w, n, k); !r) return r;
+    if (auto r = add_up(group, table, b, layer, n, k); !r) return r;
+    leave_site(b, n);
   }
-  ops_.hc_collapse(where_, x_, n, hc, h, pre_, u_);
+  ops_.hc_collapse(where_, b.x, n, hc, h, b.pre, u_);
   if (probe_) probe_->see(probe_point::draft_hidden, 0, u_, n, h);
   ops_.rms_norm(where_, u_, n, m_.weights.draft.norm, eps_, u_spare_);
   for (uint32_t first = 0; first < count; first += draft_group_)

@@ -5,13 +5,14 @@
 
 namespace troupe::kernels {
 
-// From the site's normalised input u_ to the sublayer's output y_. Which copy of an expert a row goes to is the
+// From the site's normalised input u: which experts its rows go to. Which copy of an expert a row goes to is the
 // table's choice; the result does not depend on it, because each (row, expert) vector is computed alone and the vectors
 // are added in the order of the row's list.
-result<void> forward_pass::ffn(ep::group& group, ep::expert_table& table, uint32_t moe_layer, const layer_weights& w,
-                               uint32_t n, uint32_t k, const std::vector<uint32_t>& positions) {
+result<void> forward_pass::send_rows(ep::group& group, ep::expert_table& table, const micro_batch& b,
+                                     uint32_t moe_layer, const layer_weights& w, uint32_t n, uint32_t k,
+                                     const uint32_t* positions) {
   const uint32_t h = c_.hidden_size, experts = static_cast<uint32_t>(w.experts.size());
-  ops_.linear(where_, u_, n, w.gate, router_);
+  ops_.linear(where_, b.u, n, w.gate, router_);
   ops_.route(where_, router_, n, experts, w.gate_bias, static_cast<float>(c_.gate_temp), k,
              static_cast<float>(c_.routed_scaling_factor), route_ids_, route_weights_);
   if (probe_ && moe_layer < c_.num_hidden_layers) {
@@ -26,8 +27,17 @@ result<void> forward_pass::ffn(ep::group& group, ep::expert_table& table, uint32
       routes_[at] = {table.choose(moe_layer, expert, positions[row]), expert, route_weights_[at]};
       ++loads[expert];
     }
+  const int64_t start = now();
+  auto sent = group.dispatch_send(b.number, moe_layer, {b.u, size_t{n} * h}, {routes_.data(), size_t{n} * k}, k);
+  times_.dispatch += now() - start;
+  return sent;
+}
+
+result<void> forward_pass::run_experts(ep::group& group, ep::expert_table& table, const micro_batch& b,
+                                       uint32_t moe_layer, const layer_weights& w, uint32_t n, uint32_t k) {
+  const uint32_t h = c_.hidden_size, experts = static_cast<uint32_t>(w.experts.size());
   int64_t start = now();
-  auto sent = group.dispatch(moe_layer, {u_, size_t{n} * h}, {routes_.data(), size_t{n} * k}, k);
+  auto sent = group.dispatch_wait(b.number);
   if (!sent) return fail(std::move(sent.error()));
   int64_t end = now();
   times_.dispatch += end - start;
@@ -61,16 +71,29 @@ result<void> forward_pass::ffn(ep::group& group, ep::expert_table& table, uint32
   end = now();
   times_.experts += end - start;
   start = end;
-  if (auto r = group.combine(moe_layer, {expert_out_, size_t{items} * h}, {parts_, size_t{n} * k * h}, notes); !r)
+  if (auto r = group.combine_send(b.number, moe_layer, {expert_out_, size_t{items} * h}, {b.parts, size_t{n} * k * h},
+                                  notes);
+      !r)
     return r;
-  table.learn(moe_layer, group);
   end = now();
   times_.combine += end - start;
   start = end;
-  // The shared expert runs at home; the dispatched rows may have been the very memory of u_, which is still intact.
-  ops_.expert_mlp(where_, u_, shared_items_.data(), n, &w.shared, 1, limit, shared_);
-  ops_.combine_add(where_, parts_, n, k, h, shared_, y_);
+  // The shared expert runs at home, while the vectors of the others are on their way.
+  ops_.expert_mlp(where_, b.u, shared_items_.data(), n, &w.shared, 1, limit, b.shared);
   times_.experts += now() - start;
+  return {};
+}
+
+// To the sublayer's output y_.
+result<void> forward_pass::add_up(ep::group& group, ep::expert_table& table, micro_batch& b, uint32_t moe_layer,
+                                  uint32_t n, uint32_t k) {
+  const int64_t start = now();
+  if (auto r = group.combine_wait(b.number); !r) return r;
+  table.learn(moe_layer, group, b.number);
+  const int64_t end = now();
+  times_.combine += end - start;
+  ops_.combine_add(where_, b.parts, n, k, c_.hidden_size, b.shared, y_);
+  times_.experts += now() - end;
   return {};
 }
 

@@ -128,7 +128,10 @@ std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk, uint32_t 
       count<S, r>(
           "split_window", &r::split_window, split, 0, 1000000, "steps",
           "How the rows of a step are spread over the copies of an expert: by the group's counts of the last so "
-          "many steps, 0: evenly.")};
+          "many steps, 0: evenly."),
+      count<S, r>("micro_batch_rows", &r::micro_batch_rows, 0, 0, 65536, "rows",
+                  "A step in which some rank of an expert-parallel group has at least so many rows runs in two "
+                  "micro-batches: one computes while the rows of the other are on their way. 0: never.")};
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ kernels::engine_limits limits_of(const config::ranks_section& r, const config::e
   l.max_draft = e.max_draft;
   l.threads = r.threads;
   l.handoffs = r.handoffs;
+  l.micro_batch_rows = r.micro_batch_rows;
   return l;
 }
 

@@ -64,6 +64,8 @@ class engine_driver {
   page_pool& pool() { return pool_; }
   std::vector<std::byte>& memory() { return memory_; }
   uint64_t next_plan() { return ++plan_; }
+  /// Steps of `run` that ran in two micro-batches.
+  uint64_t split_steps() const { return split_steps_; }
 
   /// The next result; an answer that does not come within a minute ends the test.
   step_result next() {
@@ -83,6 +85,7 @@ class engine_driver {
     std::vector<step_result> out;
     do out.push_back(next());
     while (!out.back().plan_done);
+    for (const step_result& r : out) split_steps_ += r.micro_batches > 1;
     return out;
   }
 
@@ -189,6 +192,7 @@ class engine_driver {
   uint64_t plan_ = 0;
   std::mutex mutex_;
   std::condition_variable arrived_;
+  uint64_t split_steps_ = 0;
   std::deque<step_result> results_;
   std::unique_ptr<engine> engine_;
 };

@@ -130,9 +130,11 @@ TEST(identity, accepted_drafts_commit_several_rows_per_step) {
   EXPECT_GT(accepted, 60u);
 }
 
-TEST(identity, expert_parallel_over_2_and_4_ranks_with_permuted_placement) {
+// In one micro-batch, and in two from so many rows of a rank on: chunks are cut in the middle of a prompt, decode rows
+// in the middle of a sequence's drafts.
+TEST(identity, expert_parallel_over_2_and_4_ranks_with_permuted_placement_and_micro_batches) {
   const std::vector<prompt> prompts = mixed_prompts(24);
-  for (uint32_t ranks : {2u, 4u}) {
+  for (const auto& [ranks, micro_batch_rows] : {std::array{2u, 1u}, {4u, 0u}}) {
     const uint64_t seed = 40 + ranks;
     std::cout << "placement seed " << seed << "\n";
     rng random(seed);
@@ -145,11 +147,13 @@ TEST(identity, expert_parallel_over_2_and_4_ranks_with_permuted_placement) {
           if (random.below(2)) copies.push_back(r);
         if (copies.empty()) copies.push_back(static_cast<uint32_t>(random.below(ranks)));
       }
+    first.limits.micro_batch_rows = micro_batch_rows;
     auto group = ep::make_thread_group(engine_group_shape(*first.weights, first.limits, ranks), {});
     ASSERT_TRUE(group) << group.error().message;
     std::vector<std::unique_ptr<engine_driver>> drivers;
     for (uint32_t r = 0; r < ranks; ++r) {
       cpu_engine_config c = config(12, 80);
+      c.limits = first.limits;
       c.group = std::move(group->ranks[r]);
       c.placement = placement;
       drivers.push_back(std::make_unique<engine_driver>(std::move(c)));
@@ -158,7 +162,7 @@ TEST(identity, expert_parallel_over_2_and_4_ranks_with_permuted_placement) {
     std::vector<std::vector<completion>> got(ranks);
     std::vector<std::thread> threads;
     for (uint32_t r = 0; r < ranks; ++r)
-      threads.emplace_back([&, r] {
+      threads.emplace_back([&, r, ranks = ranks] {
         std::vector<prompt> mine;
         for (size_t i = r; i < prompts.size(); i += ranks) mine.push_back(prompts[i]);
         if (r == 1) mine.clear();
@@ -168,6 +172,7 @@ TEST(identity, expert_parallel_over_2_and_4_ranks_with_permuted_placement) {
     for (uint32_t r = 0; r < ranks; ++r)
       for (size_t i = 0; i < got[r].size(); ++i)
         EXPECT_TRUE(got[r][i].same_output(reference()[r + i * ranks])) << ranks << " ranks, prompt " << r + i * ranks;
+    EXPECT_EQ(drivers[0]->split_steps() > 0, micro_batch_rows > 0);
     std::vector<std::thread> stops;  // a rank that stops tells its peers, so all stop together
     for (auto& d : drivers) stops.emplace_back([&] { d->get().stop(); });
     for (auto& t : stops) t.join();

@@ -52,6 +52,7 @@ std::string connect(ep_endpoint& endpoint, std::istream& in) {
     view.members.push_back({incarnation, testing_support::from_hex(address)});
   }
   view.shape.ranks = static_cast<uint32_t>(n);
+  view.shape.micro_batches = 2;
   {
     std::lock_guard lock(group_mutex);
     current.reset();

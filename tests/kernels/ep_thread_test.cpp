@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr group_shape small(uint32_t ranks) { return {ranks, 24, 3, 9, 4}; }
+constexpr group_shape small(uint32_t ranks) { return {ranks, 24, 3, 9, 4, 2}; }
 
 /// One thread per rank running `f(group)`; joined.
 template <class F>
@@ -95,6 +95,7 @@ TEST(ep_arguments, wrong_shapes_and_orders_are_refused_and_change_nothing) {
   EXPECT_EQ(make_thread_group({0, 8, 1, 1}).error().code, errc::invalid_argument);
   EXPECT_EQ(make_thread_group({2, 0, 1, 1}).error().code, errc::invalid_argument);
   EXPECT_EQ(make_thread_group({2, 1u << 20, 64, 1u << 20}).error().code, errc::invalid_argument);
+  EXPECT_EQ(make_local_group({1, 8, 1, 1, 0, 3}).error().code, errc::invalid_argument) << "three micro-batches";
   auto threads = make_thread_group(small(1));
   auto local = make_local_group(small(1));
   ASSERT_TRUE(threads && local);
@@ -102,6 +103,12 @@ TEST(ep_arguments, wrong_shapes_and_orders_are_refused_and_change_nothing) {
     std::vector<float> x(24), y(24), out(24);
     std::vector<route> routes(1);
     EXPECT_EQ(g->combine(0, y, out).error().code, errc::invalid_argument) << "nothing dispatched";
+    EXPECT_EQ(g->dispatch_wait(0).error().code, errc::invalid_argument) << "nothing sent";
+    EXPECT_EQ(g->combine_wait(0).error().code, errc::invalid_argument) << "nothing sent";
+    EXPECT_EQ(g->dispatch_send(2, 0, x, routes, 1).error().code, errc::invalid_argument) << "no third micro-batch";
+    EXPECT_EQ(g->dispatch_wait(2).error().code, errc::invalid_argument);
+    EXPECT_EQ(g->combine_send(2, 0, y, out, {}).error().code, errc::invalid_argument);
+    EXPECT_EQ(g->combine_wait(2).error().code, errc::invalid_argument);
     EXPECT_EQ(g->dispatch(0, x, routes, 0).error().code, errc::invalid_argument) << "k 0";
     EXPECT_EQ(g->dispatch(0, x, routes, 4).error().code, errc::invalid_argument) << "k over top_k";
     EXPECT_EQ(g->dispatch(0, std::span(x).first(23), routes, 1).error().code, errc::invalid_argument);
@@ -263,7 +270,7 @@ TEST_P(ep_both, a_rank_that_left_does_not_fail_the_others) {
     ASSERT_TRUE(all) << all.error().message;
     EXPECT_TRUE(all->leaving);
     const ep_scenario s{5, traffic::random};
-    EXPECT_EQ(run_layer(rank, s, 0, 0), "");
+    EXPECT_EQ(run_layers(rank, s, 0), "");
     if (rank.rank() == 0) {
       g.control->kill(0);
       gone = true;
