@@ -96,13 +96,13 @@ struct rank_report {
   uint32_t pages_total = 0, pages_free = 0, pages_owned = 0;
   uint32_t pages_request = 0, pages_transfer = 0, pages_write_back = 0;
   uint32_t slots_open = 0, plans_open = 0;
-  uint64_t steps = 0;
-  kernels::step_times times;  // sums
+  uint64_t steps = 0, split_steps = 0;  // split: in two micro-batches
+  kernels::step_times times;            // sums
   transfer_counts transfers;
   bool operator==(const rank_report&) const = default;
 };
 TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, pages_request, pages_transfer,
-              pages_write_back, slots_open, plans_open, steps, times, transfers)
+              pages_write_back, slots_open, plans_open, steps, split_steps, times, transfers)
 
 using rank_actor =
     actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,

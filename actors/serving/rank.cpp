@@ -242,6 +242,7 @@ class rank_state {
                  plans_.empty() ? 0 : plans_.front().id);
     ++steps_;
     add(r.times);
+    split_steps_ += r.micro_batches > 1;
     std::vector<slot_ticket> tickets;
     if (r.failure == errc{} || r.applied) {
       auto& plan = plans_.front();
@@ -323,6 +324,7 @@ class rank_state {
     r.slots_open = static_cast<uint32_t>(slots_.size());
     r.plans_open = static_cast<uint32_t>(plans_.size());
     r.steps = steps_;
+    r.split_steps = split_steps_;
     r.times = times_;
     return r;
   }
@@ -347,6 +349,7 @@ class rank_state {
   std::deque<open_plan> plans_;                                      // in the engine; bounded by the engine's queue
   std::deque<kernels::step_result> rejected_;                        // bounded by the scheduler's two plans
   uint64_t steps_ = 0;
+  uint64_t split_steps_ = 0;
   kernels::step_times times_;
   timer regroup_timer_{regroup_timer};
 };
