@@ -5,6 +5,7 @@
 
 #include "actors/protocol/front.hpp"
 #include "actors/protocol/messages.hpp"
+#include "actors/protocol/own_thread.hpp"
 #include "policies/eplb.hpp"
 #include "runtime/base/log.hpp"
 
@@ -299,7 +300,11 @@ class eplb_rebalancer_state {
         },
         [this](size_t i, const status& why) {
           // Too late to give it up: the step header takes it to all ranks, or the group fails. Reading will show.
-          trouble(fmt::format("placement {} is not confirmed by {}: {}", last_tried_.value, seat(i), why.text));
+          trouble(why.code == errc::timeout
+                      ? fmt::format("{} has not taken placement {} within {} s", seat(i), last_tried_.value,
+                                    options_.move_timeout / std::chrono::seconds(1))
+                      : fmt::format("placement {} is not confirmed by {}: {}", last_tried_.value, seat(i), why.text));
+          publish();
         });
   }
 
@@ -355,6 +360,9 @@ class eplb_rebalancer_state {
 eplb_rebalancer_actor spawn_eplb_rebalancer(caf::local_actor* parent, const role_assignment& assignment,
                                             const node_identity& identity, directory_actor directory,
                                             expert_shard_actor own, eplb_options options) {
+  if (options.own_thread)
+    return spawn_on_own_thread<eplb_rebalancer_state>(parent, assignment, identity, std::move(directory),
+                                                      std::move(own), options);
   return spawn<eplb_rebalancer_state>(parent, assignment, identity, std::move(directory), std::move(own), options);
 }
 

@@ -24,6 +24,7 @@ struct eplb_options {
   double min_gain = 0.01;                              // a move must take this much of the busiest ranks' rows away
   nanoseconds move_timeout{std::chrono::seconds(30)};  // for all ranks to load, and again to flip
   nanoseconds poll{std::chrono::milliseconds(500)};    // how often the steps are looked at
+  bool own_thread = false;  // plan on a thread of its own: it takes up to a quarter of a second at 64 ranks
 };
 
 /// Spawns it as a child of `parent`. `own` is the shard of its own rank; the others come from the directory.

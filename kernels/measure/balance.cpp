@@ -10,6 +10,7 @@
 #include "kernels/ep/expert_table.hpp"
 #include "kernels/ep/thread_group.hpp"
 #include "policies/eplb.hpp"
+#include "runtime/base/thread_clock.hpp"
 
 namespace troupe::kernels::measure {
 namespace {
@@ -39,7 +40,7 @@ class balance_run {
  private:
   struct rank_times {
     uint64_t steps = 0;
-    int64_t total = 0, experts = 0;
+    int64_t experts = 0;
   };
 
   engine& at(uint32_t rank) { return runners_[rank]->get(); }
@@ -58,10 +59,10 @@ class balance_run {
       c.group = std::move(group.ranks[r]);
       c.placement = initial_placement(*model_, o_.ranks, o_.redundant, placement_version{1});
       c.split.window = o_.split_window;
+      c.clock = &thread_clock();  // the ranks share this machine's cores
       TROUPE_TRY(auto runner, engine_runner::make(std::move(c), [this, r](const step_result& s) {
                    std::lock_guard lock(mutex_);
                    ++times_[r].steps;
-                   times_[r].total += s.times.total;
                    times_[r].experts += s.times.experts;
                    changed_.notify_all();
                  }));
@@ -107,8 +108,10 @@ class balance_run {
       times_.assign(o_.ranks, {});
     }
     for (uint32_t r = 0; r < o_.ranks; ++r) (void)at(r).take_expert_window(0);
+    const nanoseconds begin = steady_clock().now();
     if (auto ok = until([&] { return at(0).take_expert_window(UINT64_MAX).steps >= o_.interval; }); !ok)
       return fail(ok.error());
+    const nanoseconds end = steady_clock().now();
     balance_window out;
     const uint32_t layers = model_->config.num_hidden_layers;
     weights_.assign(layers, std::vector<double>(model_->config.n_routed_experts, 0.0));
@@ -126,18 +129,19 @@ class balance_run {
     uint32_t used = 0;
     for (uint32_t l = 0; l < layers; ++l) {
       out.rows += all[l];
+      out.layer_lb.push_back(all[l] ? static_cast<double>(most[l]) * o_.ranks / static_cast<double>(all[l]) : 1);
       if (all[l] == 0) continue;
-      const double lb = static_cast<double>(most[l]) * o_.ranks / static_cast<double>(all[l]);
+      const double lb = out.layer_lb.back();
       out.lb += lb;
       out.lb_worst = std::max(out.lb_worst, lb);
       ++used;
     }
     if (used) out.lb /= used;
+    if (out.steps) out.step_us = static_cast<double>((end - begin).count()) * 1e-3 / static_cast<double>(out.steps);
     std::lock_guard lock(mutex_);
     for (const rank_times& t : times_) {
       if (t.steps == 0) continue;
       const auto n = static_cast<double>(t.steps);
-      out.step_us = std::max(out.step_us, static_cast<double>(t.total) * 1e-3 / n);
       out.busiest_expert_us = std::max(out.busiest_expert_us, static_cast<double>(t.experts) * 1e-3 / n);
       out.mean_expert_us += static_cast<double>(t.experts) * 1e-3 / n / o_.ranks;
     }
@@ -156,6 +160,7 @@ class balance_run {
       row.plan_before += policies::eplb_lb(weights_[l], slots[l], o_.ranks) / static_cast<double>(slots.size());
       row.plan_after += plan.lb[l] / static_cast<double>(slots.size());
     }
+    row.layer_plan = plan.lb;
     row.moved = plan.moved;
     if (plan.moved == 0) return {};
     placement_move m;

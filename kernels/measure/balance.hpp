@@ -32,9 +32,11 @@ struct balance_window {
   double plan_before = 0, plan_after = 0;  // of the window's counts under the placement before and after, split evenly
   uint32_t moved = 0;                      // experts loaded for the next placement; 0: it stays
   uint64_t move_steps = 0;                 // steps from the plan to the flip
+  std::vector<double> layer_lb;            // lb of every layer
+  std::vector<double> layer_plan;          // plan_after of every layer
   double step_us = 0;                      // mean length of a step
   double busiest_expert_us = 0,
-         mean_expert_us = 0;  // time in experts per step, of the rank that spends most, and on average
+         mean_expert_us = 0;  // processor time in experts per step, of the rank that needs most, and on average
 };
 
 /// Runs windows over `requests`, which are repeated as needed. Errors are the engines'; invalid_argument for fewer than

@@ -61,6 +61,7 @@ class live_roles final : public actors::role_factory {
         eplb.max_moves = settings_.eplb.max_moves;
         eplb.min_gain = settings_.eplb.min_gain / 100.0;
         eplb.move_timeout = settings_.eplb.move_timeout;
+        eplb.own_thread = true;
         return actors::start_rank_role(context, std::move(host), scheduler, eplb);
       }
       case actors::role::storage: {

@@ -102,6 +102,29 @@ TEST(eplb, a_rank_that_does_not_finish_is_named_and_the_move_given_up) {
   finish_all(c);
 }
 
+// After the order to flip there is no way back: the move is reported as overdue, nothing else is staged meanwhile, and
+// the next group view ends it.
+TEST(eplb, a_rank_that_does_not_flip_is_named_and_the_next_view_ends_the_move) {
+  bool hangs = true;
+  auto o = balanced(76, 3);
+  o.engine.flip_hangs = [&] { return hangs; };
+  sim_cluster c{o};
+  c.wait_ready();
+  EXPECT_TRUE(serve_until(c, [&] { return report(c).text.find("has not taken") != std::string::npos; }));
+  auto r = report(c);
+  EXPECT_NE(r.text.find("decode-0/"), std::string::npos) << r.text;
+  EXPECT_EQ(r.moves, 0u);
+  EXPECT_EQ(r.placement, kernels::first_placement_version(r.view));
+  EXPECT_TRUE(serve_until(c, [&] { return report(c).abandoned > 0; })) << "the next one is refused";
+  EXPECT_NE(report(c).text.find("the last one is flipping"), std::string::npos) << report(c).text;
+  hangs = false;
+  c.crash("decode-2", sim::crash_kind::killed);
+  EXPECT_TRUE(serve_until(c, [&] { return report(c).moves > 0; })) << report(c).text;
+  EXPECT_GT(report(c).view, r.view);
+  c.restart("decode-2");
+  finish_all(c);
+}
+
 TEST(eplb, a_rank_lost_in_the_middle_of_a_move_ends_it) {
   for (const std::string lost : {"decode-1", "decode-0"}) {
     SCOPED_TRACE(lost);

@@ -43,6 +43,7 @@ struct stand_in_options {
   nanoseconds stage{std::chrono::milliseconds(30)};  // from the order to `staged`
   uint32_t expert_slots = 1000, redundant_experts = 1;
   std::function<bool()> stage_hangs;                     // asked at the end of loading: it never ends
+  std::function<bool()> flip_hangs;                      // asked at the order to flip: the placement is never taken
   std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
   std::function<bool()> step_fails;  // asked at the end of a step: it fails, and nobody is suspected
   nanoseconds pull{std::chrono::milliseconds(1)}, per_page{std::chrono::microseconds(100)};
@@ -132,6 +133,7 @@ class stand_in_engine final : public kernels::engine {
     const bool newer = move.from == places_.active->version && move.to.version > move.from;
     if (failed_ || *stopped_) return fail(errc::unavailable, "no group");
     if (move.regroups != places_.regroups || !newer) return fail(errc::stale, "another group or placement");
+    if (places_.phase == kernels::move_phase::flipping) return fail(errc::unavailable, "the last one is flipping");
     TROUPE_CHECK(move.to.copies.size() == places_.active->copies.size(), "{} layers", move.to.copies.size());
     next_ = std::make_shared<const kernels::ep::placement>(std::move(move.to));
     places_.next = next_->version;
@@ -148,6 +150,10 @@ class stand_in_engine final : public kernels::engine {
   result<void> flip(placement_version version) override {
     if (places_.active->version == version) return {};
     if (places_.phase != kernels::move_phase::staged || places_.next != version) return fail(errc::stale, "not staged");
+    if (options_.flip_hangs && options_.flip_hangs()) {
+      places_.phase = kernels::move_phase::flipping;
+      return {};
+    }
     places_.active = std::move(next_);
     places_.phase = kernels::move_phase::none;
     ++places_.flips;

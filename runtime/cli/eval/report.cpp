@@ -119,6 +119,8 @@ json to_json(const eval_report& r) {
                          {"plan_after", w.plan_after},
                          {"experts_loaded", w.moved},
                          {"steps_of_move", w.move_steps},
+                         {"lb_by_layer", w.layer_lb},
+                         {"plan_after_by_layer", w.layer_plan},
                          {"step_us", w.step_us},
                          {"expert_us_busiest", w.busiest_expert_us},
                          {"expert_us_mean", w.mean_expert_us}});
