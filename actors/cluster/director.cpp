@@ -51,6 +51,7 @@ class director_state {
     // Neither an incarnation nor a view version comes twice, over restarts of the director either.
     next_incarnation_ = (options_.epoch.value << 16) + 1;
     version_ = options_.epoch.value << 20;
+    balancer_.term = balancer_term{options_.epoch.value << 20};
     for (const auto& w : options_.wanted)
       for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}});
     check_.arm(self_, options_.heartbeat);
@@ -318,16 +319,36 @@ class director_state {
     note(fmt::format("{}: view {} of {} of {} ranks", w.group, g.epoch.value, g.members.size(), w.count));
   }
 
+  // The balancers are those of one front, the same one while it is there; a draining front gives them up.
+  void choose_balancer() {
+    const auto can = [&](const seat& s) {
+      auto it = members_.find(s.node);
+      return s.assignment.what == role::front && it != members_.end() && !it->second.entry.draining;
+    };
+    const seat* chosen = nullptr;
+    for (const auto& s : seats_) {
+      if (!can(s)) continue;
+      const bool holds = s.node == balancer_.node && members_.at(s.node).entry.inc == balancer_.inc;
+      if (!chosen || holds) chosen = &s;
+    }
+    const auto node = chosen ? chosen->node : node_number{};
+    const auto inc = chosen ? members_.at(node).entry.inc : incarnation{};
+    if (node == balancer_.node && inc == balancer_.inc) return;
+    balancer_ = {balancer_term{balancer_.term.value + 1}, node, inc, chosen ? chosen->assignment.seat() : ""};
+    note(chosen ? fmt::format("the balancers are those of {}", balancer_.seat) : "there are no balancers: no front");
+  }
+
   void changed() {
     for (const auto& w : options_.wanted)
       if (w.what != role::front) regroup(w);
+    choose_balancer();
     ++version_;
     const auto v = view();
     for (auto& [number, n] : members_) tell(self_, n.agent, v);
   }
 
   cluster_view view() const {
-    cluster_view v{options_.epoch, version_, {}, {}};
+    cluster_view v{options_.epoch, version_, {}, {}, balancer_};
     for (auto& [number, n] : members_) v.nodes.push_back(n.entry);
     for (auto& [group, g] : groups_)
       if (g.epoch != group_epoch{}) v.groups.push_back(g);
@@ -374,8 +395,9 @@ class director_state {
   std::map<std::string, node_number> numbers_;
   std::map<std::string, group_view> groups_;  // epoch 0: not formed yet
   std::map<std::string, trouble> troubles_;   // of the formed ones
-  std::deque<std::string> events_;            // the last max_events
-  uint32_t next_node_ = 1;                    // 0 names the director in resolve_request
+  balancer_seat balancer_;
+  std::deque<std::string> events_;  // the last max_events
+  uint32_t next_node_ = 1;          // 0 names the director in resolve_request
   uint64_t next_incarnation_ = 0, version_ = 0;
   timer check_{check_timer};
 };

@@ -7,7 +7,8 @@
 // incarnation) with an address changes. It also gets a new one, of the same ranks, when they do not all become ready in
 // theirs (policies/group_patience.hpp); after max_views of those `troupe status` reports its ranks as failed until its
 // members change or become ready after all. The storage seats are a group too, which has a view as soon as one of them
-// has an address: its epoch is the storage epoch.
+// has an address: its epoch is the storage epoch. One front that is there and not draining has the active balancers
+// (actors/protocol/balance.hpp), the same one as long as it lasts; every change is a new term.
 #pragma once
 
 #include <string>

@@ -71,7 +71,7 @@ TROUPE_FIELDS(join_reply, outcome, epoch, node, inc, heartbeat_ms, roles)
 struct role_report {
   role_assignment assignment;
   role_state state = role_state::starting;
-  std::string ep_address;  // of a rank: where its group reaches it on the data plane, once known
+  std::string ep_address;  // of a rank: where its group reaches it on the data plane, once known; of a front: its HTTP
   group_epoch group;       // of a rank: the group view it runs, 0 before the first
   std::string text;        // why it is not ready, for people
   bool operator==(const role_report&) const = default;
@@ -158,14 +158,25 @@ struct group_view {
 };
 TROUPE_FIELDS(group_view, group, what, epoch, ranks, members)
 
+/// Whose balancers are active (balance.hpp): one front's. Node 0: nobody's, there is no front.
+struct balancer_seat {
+  balancer_term term;  // grows with every change, over restarts of the director too
+  node_number node;
+  incarnation inc;
+  std::string seat;
+  bool operator==(const balancer_seat&) const = default;
+};
+TROUPE_FIELDS(balancer_seat, term, node, inc, seat)
+
 struct cluster_view {
   cluster_epoch epoch;
   uint64_t version = 0;
   std::vector<node_entry> nodes;  // ascending node number
   std::vector<group_view> groups;
+  balancer_seat balancer;
   bool operator==(const cluster_view&) const = default;
 };
-TROUPE_FIELDS(cluster_view, epoch, version, nodes, groups)
+TROUPE_FIELDS(cluster_view, epoch, version, nodes, groups, balancer)
 
 /// For `troupe status`: the view, who is missing, and since when each node was heard.
 struct status_query {

@@ -32,7 +32,8 @@ TROUPE_FIELDS(ack, outcome)
 
 /// Names an actor for good: a restarted process has another incarnation. Names inside a node: "node_agent",
 /// "entrypoint",
-/// "<seat>/scheduler", "<seat>/rank", "<seat>/expert_shard", "<seat>/storage"; a seat is "<group>/<index>".
+/// "<seat>/scheduler", "<seat>/rank", "<seat>/expert_shard", "<seat>/storage", "<seat>/prefill_balancer",
+/// "<seat>/decode_balancer"; a seat is "<group>/<index>".
 struct actor_key {
   node_number node;
   incarnation inc;

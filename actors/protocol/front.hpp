@@ -39,6 +39,7 @@ struct client_submit {
   std::string id;  // unique among running requests
   std::string tenant, salt;
   uint8_t traffic = 0;
+  uint8_t priority = 5;  // 0 to 9, higher is sooner (policies/queue_order.hpp)
   std::vector<kernels::token_id> prompt;
   kernels::sampling_params sampling;
   kernels::stop_params stop;
@@ -66,13 +67,14 @@ struct front_report {
   uint64_t accepted = 0, refused = 0, finished = 0, cancelled = 0, failed = 0, resumed = 0, tokens = 0;
   uint64_t pulled = 0, pulled_bytes = 0, computed_again = 0;  // sequences handed over, and those whose hand-over failed
   int64_t pulled_ns = 0;                                      // sum
-  kernels::model_facts facts;                                 // of the attached decode schedulers
-  std::vector<eplb_report> experts;                           // the last one of each group that is balanced
+  uint64_t balanced = 0, alone = 0;  // places that balancers gave, and that this front chose without one
+  kernels::model_facts facts;        // of the attached decode schedulers
+  std::vector<eplb_report> experts;  // the last one of each group that is balanced
   bool operator==(const front_report&) const = default;
 };
 TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused,
-              finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, facts,
-              experts)
+              finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, balanced,
+              alone, facts, experts)
 
 using entrypoint_actor =
     actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>, takes<eplb_report>,

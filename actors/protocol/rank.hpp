@@ -14,6 +14,7 @@
 // The rank's host (runtime) posts engine_opened and engine_grouped when its slow work is done.
 #pragma once
 
+#include "actors/protocol/balance.hpp"
 #include "actors/protocol/cluster.hpp"
 #include "actors/protocol/eplb.hpp"
 #include "actors/protocol/serving.hpp"
@@ -112,9 +113,9 @@ using rank_actor =
 
 using scheduler_actor =
     actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,
-               answers<lease_request, enqueue_reply>, answers<cancel_request, ack>, takes<token_ack>,
-               takes<cluster_view>, takes<rank_update>, takes<step_done>, takes<fetch_done>, takes<pool_update>,
-               answers<transfer_close, ack>, answers<drain_request, drain_reply>,
+               answers<lease_request, enqueue_reply>, answers<rank_load_query, rank_load>, answers<cancel_request, ack>,
+               takes<token_ack>, takes<cluster_view>, takes<rank_update>, takes<step_done>, takes<fetch_done>,
+               takes<pool_update>, answers<transfer_close, ack>, answers<drain_request, drain_reply>,
                answers<scheduler_query, scheduler_report>, takes<tick>>;
 
 }  // namespace troupe::actors

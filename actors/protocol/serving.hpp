@@ -56,11 +56,12 @@ struct enqueue_request {
   kernels::sampling_params sampling;
   kernels::stop_params stop;
   bool speculate = true;
+  uint8_t priority = 5;  // where it waits: 0 to 9, higher is sooner
   handoff_ticket handoff;
   bool operator==(const enqueue_request&) const = default;
 };
 TROUPE_FIELDS(enqueue_request, epoch, front, request, attempt, tokens, prompt_length, sampling, stop, speculate,
-              handoff)
+              priority, handoff)
 
 struct enqueue_reply {
   status outcome;  // exhausted: queue full; unavailable: draining or no engine; invalid_argument: can never fit; stale
@@ -70,7 +71,8 @@ struct enqueue_reply {
 };
 TROUPE_FIELDS(enqueue_reply, outcome, retry_after_ms, waiting)
 
-/// From a front to a decode scheduler when the last chunk of a prompt is planned elsewhere: a slot, pages and a place
+/// From a front that has a lease for it (balance.hpp) to a decode scheduler when the last chunk of a prompt is planned
+/// elsewhere: a slot, pages and a place
 /// of the handoff memory are kept for the request that will come under this attempt, for 10 s, or until it is
 /// cancelled. Nobody waits for a lease: it is refused (exhausted) when others wait or there is no room now, and the
 /// request is then placed like any other.

@@ -440,6 +440,18 @@ void batch::fail_all(errc code, const std::string& text) {
   note(fmt::format("{} requests failed: {}", open.size(), text));
 }
 
+rank_load batch::load() const {
+  rank_load out;
+  out.requests = static_cast<uint32_t>(unfinished());
+  out.slots = limits_.slots;
+  out.queue_limit = queue_limit_;
+  out.page_tokens = facts_.window;
+  out.pages = limits_.pages;
+  out.max_chunk = limits_.max_chunk;
+  for (const auto& [number, s] : sequences_) out.kv_tokens += s.committed;
+  return out;
+}
+
 void batch::describe(scheduler_report& out) const {
   const auto state = out.state;
   out = counters_;

@@ -97,6 +97,8 @@ class batch {
   bool has_unacknowledged() const;
   /// Nothing is left: no request, no open slot.
   bool idle() const { return sequences_.empty() && plans_.empty(); }
+  /// What it has and can hold, for a balancer.
+  rank_load load() const;
   /// Fills the counters and sizes; the state is the caller's.
   void describe(scheduler_report& out) const;
 

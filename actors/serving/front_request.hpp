@@ -1,75 +1,37 @@
-// What an entrypoint knows about a request of its clients, and about a scheduler that may take it.
+// What an entrypoint knows about a request of its clients.
 #pragma once
 
-#include <map>
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "actors/protocol/balance.hpp"
 #include "actors/protocol/front.hpp"
-#include "actors/protocol/rank.hpp"
 #include "actors/serving/token_stream.hpp"
-#include "policies/placement.hpp"
 
 namespace troupe::actors {
 
-/// A scheduler somewhere.
-struct front_target {
-  enum class state : uint8_t { unknown, resolving, attached };
-  role what = role::none;
-  state at = state::unknown;
-  bool admits = false;  // its seat was ready in the last view
-  scheduler_actor handle;
-  attach_reply facts;
-  bool usable() const { return at == state::attached && admits; }
-};
-
-/// A seat of a view that has a scheduler.
-struct scheduler_seat {
-  role what = role::none;
-  bool ready = false;
-};
-
-/// All of a view, by the key of the scheduler.
-inline std::map<actor_key, scheduler_seat> scheduler_seats(const cluster_view& view) {
-  std::map<actor_key, scheduler_seat> out;
-  for (const auto& node : view.nodes)
-    for (const auto& r : node.roles)
-      if (r.assignment.what == role::prefill || r.assignment.what == role::decode)
-        out[{node.node, node.inc, r.assignment.seat() + "/scheduler"}] = {
-            r.assignment.what, r.state == role_state::ready && !node.draining};
-  return out;
-}
-
-/// The next usable scheduler of a role after number `last` of them, which moves on; an empty key when there is none.
-inline actor_key choose_target(const std::map<actor_key, front_target>& targets, role what, size_t& last) {
-  std::vector<actor_key> keys;
-  policies::placement_input in;
-  for (const auto& [key, t] : targets) {
-    if (t.what != what) continue;
-    keys.push_back(key);
-    in.usable.push_back(t.usable());
-  }
-  in.last = last;
-  const auto choice = policies::plan_placement(in).choice;
-  if (choice == SIZE_MAX) return {};
-  last = choice;
-  return keys[choice];
-}
-
 /// A request between its submit and its end.
 struct front_request {
-  enum class phase : uint8_t { waiting, asking, running };  // for a place, for an answer, on a scheduler
+  // for its turn; for a place; for the scheduler's answer; on a scheduler
+  enum class phase : uint8_t { waiting, placing, asking, running };
   client_submit what;
   phase at = phase::waiting;
   uint32_t attempt = 0;
-  actor_key where;  // of asking and running
+  actor_key where;     // of asking and running
+  lease_number lease;  // of `where`
   bool prefilled = false;
+  uint32_t hit = 0;        // prompt tokens that the cache is expected to bring
   handoff_ticket ticket;   // pull: state that a prefill rank holds for this request
   bool passed_on = false;  // a decode scheduler has the ticket and sees to its end
-  actor_key leased;        // decode scheduler that was asked to keep room
-  uint32_t lease = 0;      // the attempt that will come there; 0: none
-  uint32_t refusals = 0;   // in this round of placing
+  lease_number searching;  // for a place, while placing, or for one to decode while the prompt still runs
+  actor_key next;          // where it will decode
+  lease_number next_lease;
+  uint32_t room = 0;               // the attempt for which `next` keeps room; 0: it does not
+  uint64_t round = 0;              // of placing, in which it was last tried
+  std::vector<actor_key> refused;  // by these schedulers, since it waits
+  bool no_prefill = false;         // nobody could run its prompt, since it waits: the decode side does
   uint32_t resumes = 0;
   nanoseconds waiting_since{0};
   status refusal;  // the last one
@@ -79,13 +41,30 @@ struct front_request {
   uint32_t cached = 0;
   uint32_t drafted_before = 0, accepted_before = 0, drafted = 0, accepted = 0;  // of older attempts, of this one
 
+  uint32_t known() const { return static_cast<uint32_t>(what.prompt.size() + emitted.size()); }
+  /// The role that has the next work on it.
+  role wants(bool prefill_ranks) const {
+    return !prefilled && !no_prefill && prefill_ranks ? role::prefill : role::decode;
+  }
   /// For a place, from now on.
-  void wait(nanoseconds now) {
-    at = phase::waiting;
-    refusals = 0;
+  void begin_waiting(nanoseconds now) {
+    refused.clear();
+    no_prefill = false;
     waiting_since = now;
   }
 };
+
+/// What the request brings to a rank of role `what`; `answer` is the expected length of an answer.
+inline place_wish wish_of(const front_request& r, role what, uint32_t answer) {
+  const uint32_t known = r.known();
+  if (what == role::prefill) {
+    const uint32_t cached = std::min(r.hit, known - 1);
+    return {known - cached, cached, 0, 0};
+  }
+  const auto emitted = static_cast<uint32_t>(r.emitted.size());
+  const uint32_t left = r.what.stop.max_tokens > emitted ? r.what.stop.max_tokens - emitted : 0;
+  return {0, 0, known, std::min(left, answer > emitted ? answer - emitted : 1)};
+}
 
 /// Whether an attempt that ended like this goes on elsewhere.
 inline bool resumable(errc failure) {
@@ -111,6 +90,7 @@ inline enqueue_request to_enqueue(const front_request& r, role what) {
   m.sampling = r.what.sampling;
   m.stop = r.what.stop;
   m.speculate = r.what.speculate;
+  m.priority = r.what.priority;
   if (r.prefilled) m.handoff.kind = handoff_kind::recompute;
   if (what == role::decode && r.ticket.kind == handoff_kind::pull) m.handoff = r.ticket;
   return m;

@@ -1,5 +1,6 @@
 #include "actors/serving/roles.hpp"
 
+#include "actors/serving/balancer.hpp"
 #include "actors/serving/expert_shard.hpp"
 #include "actors/serving/rank.hpp"
 
@@ -45,10 +46,21 @@ role_actors start_front_role(const role_context& context, const entrypoint_optio
   own.directory = context.directory;
   entrypoint = spawn_entrypoint(context.parent, std::move(own));
   role_actors out;
-  out.named = {{context.assignment.seat() + "/entrypoint", caf::actor_cast<any_handle>(entrypoint)}};
+  const auto seat = context.assignment.seat();
+  out.named = {{seat + "/entrypoint", caf::actor_cast<any_handle>(entrypoint)}};
   out.viewers = {entrypoint};
   out.drain_order = {entrypoint};
   out.all = {caf::actor_cast<any_handle>(entrypoint)};
+  for (const role what : {role::prefill, role::decode}) {
+    balancer_options of_balancer;
+    of_balancer.what = what;
+    of_balancer.identity = context.identity;
+    of_balancer.directory = context.directory;
+    auto balancer = spawn_balancer(context.parent, std::move(of_balancer));
+    out.named[balancer_name(seat, what)] = caf::actor_cast<any_handle>(balancer);
+    out.viewers.insert(out.viewers.begin(), balancer);  // active before the entrypoint hears of it
+    out.all.push_back(caf::actor_cast<any_handle>(balancer));
+  }
   return out;
 }
 

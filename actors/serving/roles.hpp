@@ -25,7 +25,8 @@ struct role_context {
 role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_host> host,
                             const scheduler_options& options, const eplb_options& balance = {});
 
-/// front: the entrypoint, named "<seat>/entrypoint"; its handle is also stored in `entrypoint`, for the gateway.
+/// front: the entrypoint, named "<seat>/entrypoint", whose handle is also stored in `entrypoint`, for the gateway; and
+/// a pair of balancers, "<seat>/prefill_balancer" and "<seat>/decode_balancer".
 role_actors start_front_role(const role_context& context, const entrypoint_options& options,
                              entrypoint_actor& entrypoint);
 

@@ -40,6 +40,7 @@ class scheduler_state {
         [this](const attach_front& m) { return attach_one(m); },
         [this](const enqueue_request& m) { return enqueue(m); },
         [this](const lease_request& m) { return lease(m); },
+        [this](const rank_load_query& m) { return load(m); },
         [this](const cancel_request& m) { return cancel(m); },
         [this](const token_ack& m) { acknowledge(m); },
         [this](const cluster_view& m) { follow(m); },
@@ -183,6 +184,18 @@ class scheduler_state {
         batch_->lease(f->number, m, !draining_ && rank_state_.state == role_state::ready, now(self_) + lease_life);
     if (!leases_.armed()) leases_.arm(self_, lease_life);
     return reply;
+  }
+
+  rank_load load(const rank_load_query& m) const {
+    rank_load out;
+    if (m.epoch != identity_.epoch) {
+      out.outcome = {errc::stale, "another cluster epoch"};
+    } else if (!configured_) {
+      out.outcome = {errc::unavailable, "no engine yet: " + rank_state_.text};
+    } else {
+      out = batch_->load();
+    }
+    return out;
   }
 
   caf::result<ack> cancel(const cancel_request& m) {

@@ -35,6 +35,10 @@ using incarnation = strong_id<struct incarnation_tag>;
 using node_number = strong_id<struct node_number_tag, uint32_t>;
 /// A request inside one front process.
 using request_number = strong_id<struct request_number_tag>;
+/// Counts who the cluster's balancers were: a message of an older term is stale.
+using balancer_term = strong_id<struct balancer_term_tag>;
+/// A place that a front process has asked for, given by the front. Grows, and never comes twice in an incarnation.
+using lease_number = strong_id<struct lease_number_tag>;
 
 }  // namespace troupe
 

@@ -23,7 +23,9 @@ int run(const doctor_options& o, bool with_config) {
   if (with_config) {
     auto s = config::load(o.file, o.overrides);
     if (!s) return complain("doctor", s.error().message, usage);
-    for (const auto& a : {s->front.listen, s->director.listen}) {
+    std::vector<config::address> listens{s->director.listen};
+    for (uint32_t i = 0; i < s->front.count; ++i) listens.push_back(s->front.listen_of(i));
+    for (const auto& a : listens) {
       if (a.port != 0) request.listens.push_back(a);
     }
     if (request.model.empty()) request.model = s->model.path;

@@ -19,12 +19,11 @@ struct status_options : cluster_options {
 };
 
 int run(const status_options& o) {
-  std::string where = o.director, http;
+  std::string where = o.director;
   if (where.empty()) {
     auto file = o.find();
     if (!file) return complain("status", file.error().message, code_for(file.error()));
     where = file->director;
-    http = file->http;
   }
   auto address = config::parse_address(where);
   if (!address) return complain("status", address.error().message, usage);
@@ -34,7 +33,7 @@ int run(const status_options& o) {
     auto picture = node::take_picture(net, *address, std::chrono::seconds(3));
     if (!picture) return complain("status", picture.error().message, code_for(picture.error()));
     if (o.watch && isatty(STDOUT_FILENO)) fmt::print("\x1b[H\x1b[2J");
-    fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, http));
+    fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture));
     std::fflush(stdout);
     if (!o.watch) return picture->cluster.complete ? ok : failed;
     auto pause = std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(o.interval));

@@ -92,17 +92,19 @@ int run(const up_options& o, const std::string& program) {
     auto director = config::parse_address(facts.director);
     auto picture = node::take_picture(net, *director, std::chrono::seconds(5));
     if (picture)
-      fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture, facts.http));
+      fmt::print("{}", o.json ? node::as_json(*picture) : node::as_table(*picture));
     else
       complain("up", picture.error().message, unavailable);
     std::fflush(stdout);
   }
+  std::string served;
+  for (const auto& front : facts.fronts) served += fmt::format("{}http://{}/v1", served.empty() ? "" : ", ", front);
   tell(
-      "\n{} is served at http://{}/v1; logs are in {}\n"
+      "\n{} is served at {}; logs are in {}\n"
       "  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}], "
       "\"max_tokens\": 32}}'\n",
-      facts.model, facts.http, (*cluster)->run_dir(), facts.http, facts.model);
+      facts.model, served, (*cluster)->run_dir(), facts.http, facts.model);
   if (o.then.empty()) tell("Ctrl-C stops it.\n");
   bool broken = false;
   int code = watch(**cluster, o, broken);

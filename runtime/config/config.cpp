@@ -142,6 +142,7 @@ struct reader {
     rule(
         s.front.listen.loopback() || !s.front.api_keys.empty(), "front.listen",
         "'" + s.front.listen.text() + "' is reachable from other machines; set front.api_keys, or listen on 127.0.0.1");
+    rule(s.front.listen.port + s.front.count - 1 <= 65535, "front.count", "front.listen leaves too few ports above it");
     rule(s.cluster.connection_timeout >= 3 * s.cluster.heartbeat, "cluster.connection_timeout",
          "must be at least three times cluster.heartbeat");
     rule(s.cluster.lost_after >= 3 * s.cluster.heartbeat, "cluster.lost_after",

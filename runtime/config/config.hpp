@@ -33,14 +33,18 @@ struct director_section {
   address listen;
 };
 
-/// The process that talks HTTP.
+/// The processes that talk HTTP.
 struct front_section {
   front_section();
   address listen;
   std::string api_keys;
   uint64_t max_body;
-  uint32_t max_connections, max_requests, io_threads, encode_threads;
+  uint32_t count, max_connections, max_requests, io_threads, encode_threads;
   std::chrono::nanoseconds request_timeout, idle_timeout, keep_alive, slow_client_timeout;
+  /// Where front process number `index` listens: the port counts up, unless it is 0.
+  address listen_of(uint32_t index) const {
+    return {listen.host, static_cast<uint16_t>(listen.port == 0 ? 0 : listen.port + index)};
+  }
 };
 
 /// Ranks of one role: each a process with its own engine.

@@ -67,10 +67,13 @@ const section<front_section>& front_table() {
   using s = front_section;
   static const section<s> table{
       "front",
-      "The process that serves HTTP: gateway and entrypoint.",
+      "The processes that serve HTTP: gateway and entrypoint.",
       {listen_address<s>(
            "listen", &s::listen, "127.0.0.1:8000",
            "Where the HTTP server listens. Without an api_keys file only loopback addresses are allowed."),
+       count<s>("count", &s::count, 1, 1, 64, "processes",
+                "Front processes, each with an HTTP server: number 0 at `listen`, the others at the ports that follow; "
+                "with port 0 each takes a free one. Keys, limits and counts below are those of each."),
        path<s>("api_keys", &s::api_keys,
                "File of API keys, each with tenant, cache salt and traffic class. Empty: no key is asked for."),
        size<s>("max_body", &s::max_body, 8ull << 20, 1ull << 10, 1ull << 30,

@@ -341,6 +341,7 @@ api_result<api_request> parse_request(std::string_view body, bool chat, uint32_t
   if (auto n = f.integer("min_tokens", 0, many)) r.min_tokens = static_cast<uint32_t>(*n);
   if (r.max_tokens && r.min_tokens > *r.max_tokens) f.error(bad("min_tokens", "min_tokens is larger than max_tokens"));
   f.boolean("ignore_eos", r.ignore_eos);
+  if (auto n = f.integer("priority", 0, 9)) r.priority = static_cast<uint8_t>(*n);
   f.number("temperature", 0, false, 2, r.temperature);
   f.number("top_p", 0, true, 1, r.top_p);
   if (auto n = f.integer("top_k", -1, many)) r.top_k = *n < 0 ? 0 : static_cast<uint32_t>(*n);

@@ -30,7 +30,8 @@ struct api_request {
   float temperature = 1, top_p = 1;
   uint32_t top_k = 0;  // 0 = no limit
   std::optional<uint64_t> seed;
-  int32_t logprobs = -1;  // as kernels::sampling_params
+  int32_t logprobs = -1;            // as kernels::sampling_params
+  std::optional<uint8_t> priority;  // 0 to 9, higher is sooner; that of the API key is the most
   std::vector<std::string> stop;
   bool stream = false, include_usage = false;
 };

@@ -146,6 +146,7 @@ void completion::on_prepared(api_result<prepared> p) {
   g.tenant = who_.tenant;
   g.salt = who_.salt;
   g.traffic = who_.traffic;
+  g.priority = std::min(request_.priority.value_or(who_.priority), who_.priority);
   g.prompt = std::move(p->prompt);
   g.sampling = {request_.temperature, request_.top_p, request_.top_k, seed_, request_.logprobs};
   g.stop.max_tokens = p->max_tokens;

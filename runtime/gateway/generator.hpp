@@ -15,12 +15,16 @@ namespace troupe::gateway {
 /// What kind of client a request comes from; set by its API key. Sent between processes: append only.
 enum class traffic_class : uint8_t { chatbot = 0, agent = 1 };
 
+/// Whose turn it is where requests wait: 0 to 9, higher is sooner. This one where nobody says.
+inline constexpr uint8_t usual_priority = 5;
+
 /// One request: a prompt in token ids, how to sample, when to stop, and on whose behalf.
 struct generate_request {
   std::string id;      // unique among running requests of this process; goes into logs and `X-Request-Id`
   std::string tenant;  // from the API key; never from the client's body
   std::string salt;    // cache salt of the tenant, from the API key
   traffic_class traffic = traffic_class::chatbot;
+  uint8_t priority = usual_priority;  // at most that of the API key
   std::vector<kernels::token_id> prompt;
   kernels::sampling_params sampling;
   kernels::stop_params stop;

@@ -39,8 +39,9 @@ result<std::vector<raw_entry>> read_json_lines(const std::string& text, const st
     if (!doc.is_object()) return fail(errc::invalid_argument, "{}:{}: a JSON object is expected", name, n);
     raw_entry e{n, {}};
     for (const auto& [key, value] : doc.items()) {
-      if (!value.is_string()) return fail(errc::invalid_argument, "{}:{}: {} must be a string", name, n, key);
-      e.fields[key] = value;
+      if (!value.is_string() && !(key == "priority" && value.is_number_unsigned()))
+        return fail(errc::invalid_argument, "{}:{}: {} must be a string", name, n, key);
+      e.fields[key] = value.is_string() ? value.get<std::string>() : value.dump();
     }
     out.push_back(std::move(e));
   }
@@ -83,7 +84,7 @@ std::string derived_salt(std::string_view tenant) {
   return hex;
 }
 
-client local_client() { return {"local", derived_salt("local"), traffic_class::chatbot}; }
+client local_client() { return {"local", derived_salt("local")}; }
 
 result<key_ring> key_ring::parse(const std::string& text, const std::string& name) {
   size_t first = text.find_first_not_of(" \t\r\n");
@@ -95,9 +96,9 @@ result<key_ring> key_ring::parse(const std::string& text, const std::string& nam
   std::map<std::string, std::string> salts;
   for (raw_entry& e : raw) {
     for (const auto& [field, value] : e.fields) {
-      if (field != "key" && field != "tenant" && field != "salt" && field != "traffic") {
-        return fail(errc::invalid_argument, "{}:{}: unknown field {} (key, tenant, salt, traffic)", name, e.line,
-                    field);
+      if (field != "key" && field != "tenant" && field != "salt" && field != "traffic" && field != "priority") {
+        return fail(errc::invalid_argument, "{}:{}: unknown field {} (key, tenant, salt, traffic, priority)", name,
+                    e.line, field);
       }
     }
     const std::string& key = e.fields["key"];
@@ -112,6 +113,11 @@ result<key_ring> key_ring::parse(const std::string& text, const std::string& nam
       who.traffic = traffic_class::agent;
     else if (!traffic.empty() && traffic != "chatbot") {
       return fail(errc::invalid_argument, "{}:{}: traffic must be agent or chatbot, not {}", name, e.line, traffic);
+    }
+    if (const std::string& priority = e.fields["priority"]; !priority.empty()) {
+      if (priority.size() != 1 || priority[0] < '0' || priority[0] > '9')
+        return fail(errc::invalid_argument, "{}:{}: priority must be 0 to 9, not {}", name, e.line, priority);
+      who.priority = static_cast<uint8_t>(priority[0] - '0');
     }
     who.salt = e.fields.contains("salt") ? e.fields["salt"] : derived_salt(who.tenant);
     auto [known, fresh] = salts.emplace(who.tenant, who.salt);

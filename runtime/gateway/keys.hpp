@@ -1,11 +1,12 @@
-// API keys: who asks. The client can choose neither its tenant, nor its cache salt, nor its traffic class.
+// API keys: who asks. The client can choose neither its tenant, nor its cache salt, nor its traffic class, nor a
+// priority above that of its key.
 //
 // The file is YAML
 //     keys:
-//       - {key: sk-abc, tenant: acme, traffic: agent}
+//       - {key: sk-abc, tenant: acme, traffic: agent, priority: 7}
 //       - {key: sk-def, tenant: zeta, traffic: chatbot, salt: 7f3a}
-// or JSON lines with the same fields. `traffic` is chatbot if absent. `salt` is derived from the tenant if absent; all
-// keys of a tenant share one salt, so a file that gives two is refused.
+// or JSON lines with the same fields. `traffic` is chatbot and `priority` 5 if absent. `salt` is derived from the
+// tenant if absent; all keys of a tenant share one salt, so a file that gives two is refused.
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@ struct client {
   std::string tenant;
   std::string salt;
   traffic_class traffic = traffic_class::chatbot;
+  uint8_t priority = usual_priority;
   bool operator==(const client&) const = default;
 };
 

@@ -70,6 +70,7 @@ void entrypoint_generator::submit(gateway::generate_request r, on_event callback
   m.tenant = std::move(r.tenant);
   m.salt = std::move(r.salt);
   m.traffic = static_cast<uint8_t>(r.traffic);
+  m.priority = r.priority;
   m.prompt = std::move(r.prompt);
   m.sampling = r.sampling;
   m.stop = std::move(r.stop);

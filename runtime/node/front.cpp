@@ -23,10 +23,11 @@ result<std::shared_ptr<const recipe::recipe>> load_recipe(const config::model_se
   return std::shared_ptr<const recipe::recipe>(std::move(r));
 }
 
-gateway::options server_options(const config::front_section& f, const std::string& model) {
+gateway::options server_options(const config::front_section& f, uint32_t index, const std::string& model) {
   gateway::options o;
-  o.address = f.listen.host == "localhost" ? "127.0.0.1" : f.listen.host;
-  o.port = f.listen.port;
+  const auto listen = f.listen_of(index);
+  o.address = listen.host == "localhost" ? "127.0.0.1" : listen.host;
+  o.port = listen.port;
   o.model_name = model;
   o.key_file = f.api_keys;
   o.io_threads = f.io_threads;
@@ -53,17 +54,19 @@ front::front(actor_net& net, kernels::model_facts facts, std::string model)
       pulled_seconds_(metrics_.counter("troupe_handoff_seconds_total",
                                        "Time from the start of a pull to its last checksum, summed.")),
       computed_again_(metrics_.counter("troupe_handoff_failures_total",
-                                       "Sequences whose prompt was computed again because its state did not come.")) {}
+                                       "Sequences whose prompt was computed again because its state did not come.")),
+      balanced_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "balancer"}})),
+      alone_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "front"}})) {}
 
 front::~front() {
   if (server_) server_->stop();
 }
 
-result<std::unique_ptr<front>> front::start(const config::settings& s, actor_net& net) {
+result<std::unique_ptr<front>> front::start(const config::settings& s, uint32_t index, actor_net& net) {
   std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
   TROUPE_TRY(auto facts, read_facts(s.model.path, name, std::min(s.prefill.max_context, s.decode.max_context)));
   TROUPE_TRY(auto recipe, load_recipe(s.model));
-  gateway::options options = server_options(s.front, name);
+  gateway::options options = server_options(s.front, index, name);
   TROUPE_TRY(options.sampling, gateway::read_sampling_defaults(s.model.path));
   uint64_t seed = entropy_seed();
   log::info("seeds of requests that name none come from {}", seed);
@@ -148,6 +151,8 @@ void front::export_counts(const actors::front_report& r, uint64_t attached) {
   pulled_bytes_.add(static_cast<double>(r.pulled_bytes - counted_.pulled_bytes));
   pulled_seconds_.add(static_cast<double>(r.pulled_ns - counted_.pulled_ns) / 1e9);
   computed_again_.add(static_cast<double>(r.computed_again - counted_.computed_again));
+  balanced_.add(static_cast<double>(r.balanced - counted_.balanced));
+  alone_.add(static_cast<double>(r.alone - counted_.alone));
   counted_ = r;
 }
 

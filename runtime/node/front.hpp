@@ -15,8 +15,8 @@ namespace troupe::node {
 /// entrypoint has somebody to decode. One thread (the process's main one), except `attach`.
 class front {
  public:
-  /// Loads the recipe and binds the address. Errors name the file or the address.
-  static result<std::unique_ptr<front>> start(const config::settings& s, actor_net& net);
+  /// Loads the recipe and binds the address of front process number `index`. Errors name the file or the address.
+  static result<std::unique_ptr<front>> start(const config::settings& s, uint32_t index, actor_net& net);
   ~front();
 
   /// The entrypoint from now on; null: it has ended. Any thread.
@@ -58,7 +58,7 @@ class front {
   void export_counts(const actors::front_report& r, uint64_t attached);
   actors::front_report counted_;
   uint64_t counted_of_ = 0;
-  observe::counter pulled_, pulled_bytes_, pulled_seconds_, computed_again_;
+  observe::counter pulled_, pulled_bytes_, pulled_seconds_, computed_again_, balanced_, alone_;
 };
 
 }  // namespace troupe::node

@@ -47,7 +47,9 @@ result<void> local_cluster::start_child(const std::string& seat, const std::stri
   facts_.processes.push_back({spec.name, children_.log_path(spec.name), pid});
   if (seat.rfind(actors::storage_group, 0) == 0)
     stores_.push_back(spec.name);
-  else if (seat != "director" && seat.rfind("front", 0) != 0)
+  else if (seat.rfind("front", 0) == 0)
+    fronts_.push_back(spec.name);
+  else if (seat != "director")
     ranks_.push_back(spec.name);
   return {};
 }
@@ -61,8 +63,8 @@ result<void> local_cluster::bring_up() {
   const nanoseconds deadline = steady_clock().now() + request_.ready_within;
   if (auto ok = start_child("director", ""); !ok) return ok;
   std::string waits_for = "the director's address";
-  std::set<std::string> opened;  // storage nodes
-  bool ready = false;            // the front
+  std::set<std::string> opened, ready;  // storage nodes; fronts
+  facts_.fronts.resize(request_.settings.front.count);
   for (;;) {
     nanoseconds left = deadline - steady_clock().now();
     supervisor_event e = left > nanoseconds(0) ? children_.wait(left) : supervisor_event{};
@@ -85,7 +87,9 @@ result<void> local_cluster::bring_up() {
       waits_for = "a canary request to go through";
     }
     if (line.contains("http")) {
-      facts_.http = line["http"];
+      for (size_t i = 0; i < fronts_.size(); ++i)
+        if (fronts_[i] == e.name) facts_.fronts[i] = line["http"];
+      facts_.http = facts_.fronts[0];
       facts_.model = line.value("model", "");
     }
     if (line.contains("failed")) {
@@ -93,9 +97,10 @@ result<void> local_cluster::bring_up() {
                   children_.log_path(e.name));
     }
     if (line.value("stores", false)) opened.insert(e.name);
-    ready |= line.value("ready", false);
-    if (ready) waits_for = "the storage nodes to open their disks";
-    if (ready && opened.size() == stores_.size()) return dir_.write(facts_);
+    if (line.contains("ready")) line.value("ready", false) ? (void)ready.insert(e.name) : (void)ready.erase(e.name);
+    const bool serves = !fronts_.empty() && ready.size() == fronts_.size();
+    if (serves) waits_for = "the storage nodes to open their disks";
+    if (serves && opened.size() == stores_.size()) return dir_.write(facts_);
   }
 }
 
@@ -120,7 +125,7 @@ std::vector<std::string> local_cluster::stop(bool broken, const std::function<vo
   using namespace std::chrono_literals;
   nanoseconds drain = request_.settings.cluster.drain_timeout;
   if (broken) drain = std::min<nanoseconds>(drain, 1s);
-  return children_.stop({{"front.0"}, ranks_, stores_, {"director"}}, drain + 2s, broken ? SIGUSR1 : SIGTERM,
+  return children_.stop({fronts_, ranks_, stores_, {"director"}}, drain + 2s, broken ? SIGUSR1 : SIGTERM,
                         [&](const std::string&, const std::string& text) {
                           auto line = nlohmann::json::parse(text, nullptr, false);
                           if (on_waiting && line.is_object() && line.contains("waits")) on_waiting(line["waits"]);

@@ -25,7 +25,7 @@ struct up_request {
 /// A running cluster of child processes. One thread.
 class local_cluster {
  public:
-  /// Starts one process per node: the director, then front and ranks, which find it by its address. Returns when the
+  /// Starts one process per node: the director, then fronts and ranks, which find it by its address. Returns when every
   /// front says that it is ready. On a failure everything is stopped, and the error holds the end of the log of the
   /// process at fault: unavailable when a process died, when a rank
   /// reported that it cannot start (with its reason), or when it was not ready in time; cancelled after a signal.
@@ -38,8 +38,8 @@ class local_cluster {
   /// go on watching.
   result<bool> watch(nanoseconds limit);
 
-  /// Stops front, ranks and director in this order. `broken`: the cluster cannot finish what runs, so running requests
-  /// get a second instead of cluster.drain_timeout. `on_waiting` hears how many requests the front waits for. A process
+  /// Stops fronts, ranks and director in this order. `broken`: the cluster cannot finish what runs, so running requests
+  /// get a second instead of cluster.drain_timeout. `on_waiting` hears how many requests a front waits for. A process
   /// that has not left two seconds after the time for draining is killed. Names the processes that had to be killed.
   std::vector<std::string> stop(bool broken, const std::function<void(uint64_t)>& on_waiting = {});
 
@@ -53,7 +53,7 @@ class local_cluster {
   node::run_dir dir_;
   supervisor children_;
   cluster_file facts_;
-  std::vector<std::string> ranks_, stores_;  // process names
+  std::vector<std::string> fronts_, ranks_, stores_;  // process names
 };
 
 /// Seats of the cluster in the order in which they are started: "director", "front/0", "prefill-0/0", ...

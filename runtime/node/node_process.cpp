@@ -93,13 +93,17 @@ class process {
     o.agent = agent_cell_;
     directory_ = spawn_directory(system, o);
     if (request_.seat.rfind("front", 0) == 0) {
-      TROUPE_TRY(front_, front::start(settings_, net_));
+      TROUPE_TRY(uint32_t index, front_index());
+      TROUPE_TRY(front_, front::start(settings_, index, net_));
       report_.say({{"http", front_->address()}, {"model", front_->model()}});
       log::info("{} is served at http://{}/v1", front_->model(), front_->address());
     }
-    factory_ = make_role_factory(settings_, [this](actors::entrypoint_actor e) {
-      if (front_) front_->attach(std::move(e));
-    });
+    factory_ = make_role_factory(
+        settings_,
+        [this](actors::entrypoint_actor e) {
+          if (front_) front_->attach(std::move(e));
+        },
+        true, front_ ? front_->address() : "");
     actors::node_agent_options a;
     a.self.cluster = settings_.cluster.name;
     a.self.name = request_.seat.empty() ? fmt::format("node-{}", getpid()) : process_name(request_.seat);
@@ -117,6 +121,15 @@ class process {
     log::info("{} is reached at {}", request_.seat.empty() ? "a spare node" : request_.seat,
               (is_director() ? reached : self).text());
     return {};
+  }
+
+  // Its HTTP address depends on its number, so a front has to say which one it is.
+  result<uint32_t> front_index() const {
+    if (request_.seat == "front" && settings_.front.count == 1) return 0u;
+    for (uint32_t i = 0; i < settings_.front.count; ++i)
+      if (request_.seat == "front/" + std::to_string(i)) return i;
+    return fail(errc::invalid_argument, "there is no seat '{}': front.count is {}, so they are front/0 to front/{}",
+                request_.seat, settings_.front.count, settings_.front.count - 1);
   }
 
   // Until a signal, or until joining has failed.

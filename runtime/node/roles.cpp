@@ -14,8 +14,8 @@ namespace {
 
 class live_roles final : public actors::role_factory {
  public:
-  live_roles(const config::settings& s, on_entrypoint entrypoint, bool reachable)
-      : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable) {}
+  live_roles(const config::settings& s, on_entrypoint entrypoint, bool reachable, std::string http)
+      : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable), http_(std::move(http)) {}
 
   result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment,
                                     const actors::node_identity& identity, const actors::node_agent_actor& agent,
@@ -29,6 +29,7 @@ class live_roles final : public actors::role_factory {
         options.agent = agent;
         options.directory = directory;
         options.max_requests = settings_.front.max_requests;
+        options.http = http_;
         actors::entrypoint_actor entrypoint;
         auto out = actors::start_front_role(context, options, entrypoint);
         on_entrypoint_(entrypoint);
@@ -103,6 +104,7 @@ class live_roles final : public actors::role_factory {
   const config::settings settings_;
   const on_entrypoint on_entrypoint_;
   const bool reachable_;
+  const std::string http_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<engine_host>> hosts_;    // by seat
   std::map<std::string, std::shared_ptr<storage_host>> stores_;  // by seat
@@ -113,7 +115,7 @@ class live_roles final : public actors::role_factory {
 }  // namespace
 
 std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
-  std::vector<actors::wanted_group> out{{actors::role::front, "front", 1}};
+  std::vector<actors::wanted_group> out{{actors::role::front, "front", s.front.count}};
   for (uint32_t g = 0; g < s.prefill.ranks / s.prefill.ep; ++g)
     out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
   for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g)
@@ -123,8 +125,8 @@ std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
 }
 
 std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint,
-                                                        bool reachable) {
-  return std::make_shared<live_roles>(s, std::move(entrypoint), reachable);
+                                                        bool reachable, std::string http) {
+  return std::make_shared<live_roles>(s, std::move(entrypoint), reachable, std::move(http));
 }
 
 }  // namespace troupe::node

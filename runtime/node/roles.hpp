@@ -20,8 +20,8 @@ std::vector<actors::wanted_group> wanted_groups(const config::settings& s);
 using on_entrypoint = std::function<void(actors::entrypoint_actor)>;
 
 /// The factory for live processes: real engines for ranks, the entrypoint for the front. `reachable`: KV pages lie in
-/// memory that other processes can read.
+/// memory that other processes can read. `http`: where this process serves HTTP, for the cluster view.
 std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, on_entrypoint entrypoint,
-                                                        bool reachable = true);
+                                                        bool reachable = true, std::string http = {});
 
 }  // namespace troupe::node

@@ -66,6 +66,7 @@ result<void> run_dir::write(const cluster_file& f) const {
       {"name", f.name}, {"director", f.director}, {"http", f.http}, {"model", f.model}, {"pid", f.pid}};
   j["processes"] = nlohmann::ordered_json::array();
   for (const auto& p : f.processes) j["processes"].push_back({{"name", p.name}, {"pid", p.pid}, {"log", p.log}});
+  j["fronts"] = f.fronts;
   std::string next = path_ + "/cluster.json.next";
   {
     std::ofstream out(next);
@@ -85,7 +86,7 @@ result<cluster_file> read_cluster_file(const std::string& path) {
     return fail(errc::not_found, "no cluster runs in {} (there is no cluster.json); start one with `troupe up`", path);
   try {
     auto j = nlohmann::json::parse(in);
-    cluster_file f{j.at("name"), j.at("director"), j.at("http"), j.at("model"), j.at("pid"), {}};
+    cluster_file f{j.at("name"), j.at("director"), j.at("http"), j.at("model"), j.at("pid"), {}, j.at("fronts")};
     for (const auto& p : j.at("processes")) f.processes.push_back({p.at("name"), p.at("log"), p.at("pid")});
     return f;
   } catch (const nlohmann::json::exception& e) {

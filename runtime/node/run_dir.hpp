@@ -20,10 +20,11 @@ struct cluster_process {
 struct cluster_file {
   std::string name;      // of the cluster
   std::string director;  // HOST:PORT of the actor network
-  std::string http;      // HOST:PORT of the gateway
+  std::string http;      // HOST:PORT of the gateway of front process 0
   std::string model;     // name for clients
   int pid = 0;           // of `troupe up`
   std::vector<cluster_process> processes;
+  std::vector<std::string> fronts;  // HOST:PORT of every front process, by number
   bool operator==(const cluster_file&) const = default;
 };
 

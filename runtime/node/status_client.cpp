@@ -64,6 +64,16 @@ std::string store_text(const storage_report& s) {
   return out;
 }
 
+std::string balancer_text(const std::string& role, const balancer_report& b, const cluster_view& view) {
+  std::string out = fmt::format("{} balancer at {}: {} fronts, {} leases, {} placed, {} refused", role,
+                                view.balancer.seat, b.fronts, b.leases, b.placed, b.refused);
+  if (b.freed + b.expired > 0) out += fmt::format(", {} freed, {} expired", b.freed, b.expired);
+  for (const auto& r : b.ranks)
+    out += fmt::format("{} {} {}", &r == b.ranks.data() ? ";" : ",", r.target.name.substr(0, r.target.name.rfind('/')),
+                       r.leases);
+  return out + "\n";
+}
+
 // Versions of a group epoch begin at epoch * 2^32: people see the moves since then.
 std::string experts_text(const eplb_report& e) {
   std::string out =
@@ -94,6 +104,10 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
       std::string seat = r.assignment.seat();
       if (r.assignment.what == role::front) {
         ask_named<entrypoint_actor>(self, *door, seat + "/entrypoint", limit, front_query{}, p.fronts, seat);
+        if (n.node != p.cluster.view.balancer.node) continue;
+        for (const std::string what : {"prefill", "decode"})
+          ask_named<balancer_actor>(self, *door, seat + "/" + what + "_balancer", limit, balancer_query{}, p.balancers,
+                                    what);
       } else if (r.assignment.what == role::storage) {
         ask_named<storage_node_actor>(self, *door, seat + "/storage", limit, storage_query{}, p.stores, seat);
       } else {
@@ -108,7 +122,7 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
   return p;
 }
 
-std::string as_table(const cluster_picture& p, const std::string& http) {
+std::string as_table(const cluster_picture& p) {
   std::vector<std::vector<std::string>> rows{{"NODE", "NAME", "SEAT", "STATE", "PID", "ACTORS AT", "HTTP AT", "HEARD",
                                               "WAITING", "RUNNING", "PAGES FREE", "IN TRANSFER", "HANDED OVER"}};
   const auto& view = p.cluster.view;
@@ -129,7 +143,7 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
           handed = fmt::format("{} of {}", k->second.transfers.out_done, k->second.transfers.out);
       }
       if (auto f = p.fronts.find(r.assignment.seat()); f != p.fronts.end()) running = std::to_string(f->second.running);
-      if (r.assignment.what == role::front && !http.empty()) serves = http;
+      if (r.assignment.what == role::front && !r.ep_address.empty()) serves = r.ep_address;
     }
     std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
     rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid),
@@ -147,6 +161,7 @@ std::string as_table(const cluster_picture& p, const std::string& http) {
     out += line + "\n";
   }
   for (const auto& [seat, s] : p.stores) out += seat + ": " + store_text(s) + "\n";
+  for (const auto& [role, b] : p.balancers) out += balancer_text(role, b, p.cluster.view);
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
   for (const auto& [group, e] : p.experts) out += experts_text(e);
   return out;
@@ -205,6 +220,7 @@ std::string as_json(const cluster_picture& p) {
       }
       if (auto f = p.fronts.find(seat); f != p.fronts.end()) {
         const auto& x = f->second;
+        role["http"] = r.ep_address;
         role["ready"] = x.ready;
         role["running"] = x.running;
         role["accepted_requests"] = x.accepted;
@@ -212,6 +228,8 @@ std::string as_json(const cluster_picture& p) {
         role["cancelled"] = x.cancelled;
         role["failed"] = x.failed;
         role["tokens"] = x.tokens;
+        role["placed_by_balancer"] = x.balanced;
+        role["placed_alone"] = x.alone;
       }
       if (auto s = p.stores.find(seat); s != p.stores.end()) {
         const auto& x = s->second;
@@ -240,6 +258,27 @@ std::string as_json(const cluster_picture& p) {
   }
   j["empty_seats"] = json::array();
   for (const auto& seat : p.cluster.empty_seats) j["empty_seats"].push_back(seat.seat());
+  j["balancers"] = json::array();
+  for (const auto& [role, b] : p.balancers) {
+    json ranks = json::array();
+    for (const auto& r : b.ranks)
+      ranks.push_back({{"seat", r.target.name.substr(0, r.target.name.rfind('/'))},
+                       {"usable", r.usable},
+                       {"leases", r.leases},
+                       {"tokens", r.tokens}});
+    j["balancers"].push_back({{"role", role},
+                              {"seat", p.cluster.view.balancer.seat},
+                              {"term", b.term.value},
+                              {"fronts", b.fronts},
+                              {"leases", b.leases},
+                              {"placed", b.placed},
+                              {"refused", b.refused},
+                              {"stale", b.stale},
+                              {"freed", b.freed},
+                              {"expired", b.expired},
+                              {"ranks", std::move(ranks)},
+                              {"reasons", b.reasons}});
+  }
   j["experts"] = json::array();
   for (const auto& [group, e] : p.experts)
     j["experts"].push_back({{"group", group},

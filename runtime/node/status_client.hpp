@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "actors/protocol/balance.hpp"
 #include "actors/protocol/cluster.hpp"
 #include "actors/protocol/eplb.hpp"
 #include "actors/protocol/front.hpp"
@@ -21,6 +22,7 @@ struct cluster_picture {
   std::map<std::string, actors::rank_report> ranks;            // by seat
   std::map<std::string, actors::front_report> fronts;          // by seat
   std::map<std::string, actors::storage_report> stores;        // by seat
+  std::map<std::string, actors::balancer_report> balancers;    // by role: the active ones
   std::map<std::string, actors::eplb_report> experts;          // by group: of the rebalancer that works for it
 };
 
@@ -28,10 +30,10 @@ struct cluster_picture {
 /// unavailable or timeout when the director does not answer. Blocks; not for actors.
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit);
 
-/// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and `http` for
-/// the front), queue, pages; then a line for each storage node: blocks, fill, repair; then, per group whose experts are
-/// rebalanced, the balance and the moves.
-std::string as_table(const cluster_picture& p, const std::string& http = "");
+/// The picture as lines of a table for people: node, seat, state, pid, addresses (of the actor network, and HTTP of
+/// fronts), queue, pages; then a line for each storage node: blocks, fill, repair; for each balancer; then, per group
+/// whose experts are rebalanced, the balance and the moves.
+std::string as_table(const cluster_picture& p);
 /// The picture as JSON.
 std::string as_json(const cluster_picture& p);
 

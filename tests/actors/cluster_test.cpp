@@ -118,7 +118,7 @@ void lose_a_node(const std::string& victim, sim::crash_kind kind, uint64_t seed,
     c.restart(victim);
   }
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(120)));
-  c.run_for(seconds(10));
+  c.run_for(seconds(25));  // what a silent rank was reading is held for 20 s
   c.expect_clients_right(true);
   c.expect_clean();
   if (back) {

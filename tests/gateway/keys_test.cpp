@@ -11,10 +11,12 @@ using ::testing::HasSubstr;
 
 TEST(keys, yaml_and_json_lines_say_the_same) {
   auto yaml = key_ring::parse(
-      "keys:\n  - {key: sk-12345678, tenant: acme, traffic: agent}\n  - key: sk-abcdefgh\n    tenant: zeta\n",
+      "keys:\n  - {key: sk-12345678, tenant: acme, traffic: agent, priority: 7}\n  - key: sk-abcdefgh\n    tenant: "
+      "zeta\n",
       "keys.yaml");
   auto lines = key_ring::parse(
-      "{\"key\":\"sk-12345678\",\"tenant\":\"acme\",\"traffic\":\"agent\"}\n\n{\"key\":\"sk-abcdefgh\",\"tenant\":"
+      "{\"key\":\"sk-12345678\",\"tenant\":\"acme\",\"traffic\":\"agent\",\"priority\":7}\n\n{\"key\":\"sk-abcdefgh\","
+      "\"tenant\":"
       "\"zeta\"}\n",
       "keys.jsonl");
   ASSERT_TRUE(yaml) << yaml.error().message;
@@ -25,6 +27,8 @@ TEST(keys, yaml_and_json_lines_say_the_same) {
     EXPECT_EQ(*yaml->find(key), *lines->find(key));
   }
   EXPECT_EQ(yaml->find("sk-12345678")->traffic, traffic_class::agent);
+  EXPECT_EQ(yaml->find("sk-12345678")->priority, 7);
+  EXPECT_EQ(yaml->find("sk-abcdefgh")->priority, usual_priority);
   EXPECT_EQ(yaml->find("sk-1234567"), nullptr);
   EXPECT_EQ(yaml->find(""), nullptr);
 }
@@ -53,6 +57,9 @@ TEST(keys, errors_name_the_line_and_show_no_key) {
   EXPECT_THAT(error("keys:\n  - {tenant: a}\n"), HasSubstr("keys.yaml:2: key"));
   EXPECT_THAT(error("keys:\n  - {key: short, tenant: a}\n"), HasSubstr("8 characters"));
   EXPECT_THAT(error("keys:\n  - {key: sk-12345678, tenant: a, traffic: fast}\n"), HasSubstr("keys.yaml:2: traffic"));
+  for (const char* wrong : {"10", "-1", "high"})
+    EXPECT_THAT(error(("keys:\n  - {key: sk-12345678, tenant: a, priority: " + std::string(wrong) + "}\n").c_str()),
+                HasSubstr("priority must be 0 to 9"));
   EXPECT_THAT(error("keys:\n  - {key: sk-12345678, tenant: a, colour: red}\n"), HasSubstr("unknown field colour"));
   EXPECT_THAT(error("keys:\n  - {key: sk-12345678, tenant: a}\n  - {key: sk-12345678, tenant: b}\n"),
               HasSubstr("keys.yaml:3"));

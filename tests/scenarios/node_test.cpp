@@ -26,7 +26,7 @@ const std::string local = std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml"
 class nodes : public testing::Test {
  protected:
   void SetUp() override {
-    start("director", {});
+    start("director", more_);
     director_ = report("director", "actor").get<std::string>();
     for (const char* seat : {"front/0", "prefill-0/0", "decode-0/0", "decode-0/1"}) start(seat, {"--join", director_});
     http_ = report("front.0", "http").get<std::string>();
@@ -34,7 +34,7 @@ class nodes : public testing::Test {
   }
 
   void TearDown() override {
-    auto bad = children_.stop({{"front.0"}, {"prefill-0.0", "decode-0.0", "decode-0.1"}, {"director"}}, 30s);
+    auto bad = children_.stop({{"front.0", "front.1"}, {"prefill-0.0", "decode-0.0", "decode-0.1"}, {"director"}}, 30s);
     for (const auto& name : bad) ADD_FAILURE() << name << " did not stop cleanly:\n" << children_.log_tail(name, 20);
   }
 
@@ -93,6 +93,7 @@ class nodes : public testing::Test {
     return out;
   }
 
+  std::vector<std::string> more_;  // for the director
   temporary_folder folder_;
   node::supervisor children_{troupe_path(), folder_.path};
   std::string director_, http_;
@@ -176,6 +177,56 @@ TEST_F(nodes, a_prefill_process_that_dies_while_its_pages_are_pulled_costs_no_to
     EXPECT_EQ(s["pages"]["free"], s["pages"]["total"]) << s.dump();
     EXPECT_EQ(s["rank"]["pages_owned"], 0) << s.dump();
     EXPECT_EQ(s["transfers"]["places_free"], s["transfers"]["places"]) << s.dump();
+  }
+}
+
+class fronts : public nodes {
+ protected:
+  void SetUp() override {
+    more_ = {"--set", "front.count=2"};
+    nodes::SetUp();
+  }
+};
+
+// The front with the balancers dies: the stream of the other goes on, what the dead one had placed is freed, and the
+// balancers of the other take over.
+TEST_F(fronts, a_killed_front_frees_its_leases_and_the_other_goes_on) {
+  start("front/1", {"--join", director_, "--set", "front.count=2"});
+  const std::string first = http_, second = report("front.1", "http").get<std::string>();
+  EXPECT_EQ(report("front.1", "ready"), true);
+  const std::string undisturbed = text([](size_t) {});
+  std::jthread doomed([&] {
+    cli::http_request r;
+    r.server = *config::parse_address(first);
+    r.target = "/v1/completions";
+    r.body = json{{"model", "tiny-v41"}, {"prompt", "x"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", true}}
+                 .dump();
+    (void)cli::fetch_stream(r, [](std::string_view) { return true; });
+  });
+  http_ = second;
+  EXPECT_EQ(text([&](size_t n) {
+              if (n == 4) kill(children_.running().at("front.0"), SIGKILL);
+            }),
+            undisturbed);
+  auto ended = children_.wait(30s);
+  while (ended.what == kind::report) ended = children_.wait(30s);
+  EXPECT_EQ(ended.name, "front.0");
+  EXPECT_EQ(text([](size_t) {}), undisturbed);
+  json balancer;
+  const nanoseconds deadline = steady_clock().now() + 20s;
+  do {
+    const auto p = troupe({"status", "--director", director_, "--json"});
+    const json j = json::parse(p.out, nullptr, false);
+    balancer = j.is_object() && !j["balancers"].empty() ? j["balancers"][0] : json();
+  } while ((balancer.is_null() || balancer["leases"] != 0) && steady_clock().now() < deadline);
+  EXPECT_EQ(balancer["role"], "decode");
+  EXPECT_EQ(balancer["seat"], "front/1");
+  EXPECT_EQ(balancer["leases"], 0) << balancer.dump();
+  for (const char* seat : {"decode-0/0", "decode-0/1"}) {
+    json s;
+    do s = seat_status(director_, seat);
+    while ((!s.is_object() || s["running"] != 0) && steady_clock().now() < deadline);
+    EXPECT_EQ(s["running"], 0) << s.dump();
   }
 }
 

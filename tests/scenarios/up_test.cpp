@@ -108,6 +108,35 @@ TEST(up, serves_over_http_and_leaves_nothing_behind) {
   EXPECT_EQ(node::read_cluster_file(c.run_dir()).error().code, errc::not_found);
 }
 
+TEST(up, two_fronts_serve_the_same_text_and_place_by_one_view) {
+  live_cluster c({"front.count=2"});
+  ASSERT_TRUE(c.ready) << c.output();
+  ASSERT_EQ(c.facts.fronts.size(), 2u);
+  EXPECT_EQ(c.facts.fronts[0], c.facts.http);
+  std::vector<std::string> texts;
+  for (const auto& front : c.facts.fronts) {
+    EXPECT_THAT(c.output(), HasSubstr("http://" + front + "/v1"));
+    auto r = request(c, "/v1/completions", completion("Once upon a time", 12));
+    r.server = *config::parse_address(front);
+    auto whole = cli::fetch(r);
+    ASSERT_TRUE(whole) << whole.error().message;
+    ASSERT_EQ(whole->status, 200) << whole->body;
+    texts.push_back(json::parse(whole->body)["choices"][0]["text"]);
+    r = request(c, "/metrics", nullptr);
+    r.server = *config::parse_address(front);
+    auto metrics = cli::fetch(r);
+    ASSERT_TRUE(metrics) << metrics.error().message;
+    EXPECT_THAT(metrics->body, HasSubstr("troupe_places_total{by=\"balancer\""));
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  auto status = troupe({"status", "--run-dir", c.run_dir()});
+  for (const auto& part : {c.facts.fronts[0], c.facts.fronts[1], std::string("front/1"),
+                           std::string("decode balancer at front/0: 2 fronts, 0 leases")})
+    EXPECT_THAT(status.out, HasSubstr(part));
+  EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
+  EXPECT_THAT(c.left_over(), IsEmpty());
+}
+
 TEST(up, a_stream_that_runs_is_finished_before_the_end) {
   live_cluster c;
   ASSERT_TRUE(c.ready) << c.output();
