@@ -64,6 +64,9 @@ class director_state {
           lose(m.node, "left");
           return ack{};
         },
+        [this](const dial_request& m) {
+          if (auto it = members_.find(m.to); it != members_.end()) tell(self_, it->second.agent, m);
+        },
         [this](const status_query&) { return report(); },
         [this](const tick& t) {
           if (!check_.fired(t)) return;

@@ -32,6 +32,9 @@ class node_agent_state {
         [this](const suspects_found& m) { suspect(m); },
         [this](const lookup_request& m) { return lookup(m); },
         [this](const stop_request& m) { return stop(m); },
+        [this](const dial_request& m) {
+          if (m.to == identity_.node) tell(self_, options_.directory, m);
+        },
         [this](const agent_query&) {
           return agent_report{at_ != phase::joining, identity_.node, identity_.inc, reports(), text_};
         },
@@ -53,7 +56,7 @@ class node_agent_state {
 
   void again(const std::string& why) {
     text_ = why;
-    log::info("node agent: no director yet: {}", why);
+    log::info("node agent: not in the cluster yet: {}", why);
     director_ = nullptr;
     join_.arm(self_, wait_);
     wait_ = std::min(options_.retry_limit, wait_ * 2);
@@ -85,7 +88,7 @@ class node_agent_state {
         self_, director_, options_.ask_timeout, options_.self,
         [this](const join_reply& r) {
           if (at_ != phase::joining) return;
-          if (!r.outcome.ok()) return lose_director(r.outcome.text);
+          if (!r.outcome.ok()) return lose_director("it refuses this node: " + r.outcome.text);
           at_ = phase::serving;
           wait_ = options_.retry;
           identity_ = {r.epoch, r.node, r.inc};

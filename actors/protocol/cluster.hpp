@@ -194,9 +194,34 @@ struct status_report {
 };
 TROUPE_FIELDS(status_report, view, heard_ms_ago, empty_seats, events, complete)
 
-using director_actor =
-    actor_type<answers<join_request, join_reply>, answers<heartbeat, heartbeat_reply>, answers<suspect_report, ack>,
-               answers<leave_request, ack>, answers<status_query, status_report>, takes<tick>>;
+/// Asks a node to dial another one. CAF 0.17.6 does not stand two nodes that dial each other at the same moment: each
+/// side takes its own connection for the redundant one and closes it, and sometimes a connection stays on which one
+/// side does not know the other any more, so that its questions are never answered. Therefore of two members the one
+/// with the higher number dials, and the other one asks for it:
+///
+///   directory of `node` --> director --> agent of `to` --> directory of `to` -- dials --> door of `node`: greeting
+struct dial_request {
+  node_number to;    // the higher number
+  node_number node;  // who asks, and where it is reached
+  incarnation inc;
+  std::string host;
+  uint16_t port = 0;
+  bool operator==(const dial_request&) const = default;
+};
+TROUPE_FIELDS(dial_request, to, node, inc, host, port)
+
+/// From a node to the door of one that it has dialled: this is who I am, and my door, over this connection.
+struct greeting {
+  node_number node;
+  incarnation inc;
+  any_handle door;
+  bool operator==(const greeting&) const = default;
+};
+TROUPE_FIELDS(greeting, node, inc, door)
+
+using director_actor = actor_type<takes<dial_request>, answers<join_request, join_reply>,
+                                  answers<heartbeat, heartbeat_reply>, answers<suspect_report, ack>,
+                                  answers<leave_request, ack>, answers<status_query, status_report>, takes<tick>>;
 
 // -- inside a node ------------------------------------------------------------------------------------------------
 //
@@ -269,7 +294,7 @@ TROUPE_FIELDS(agent_report, joined, node, inc, roles, text)
 
 using node_agent_actor = actor_type<takes<cluster_view>, takes<assign_roles>, takes<role_update>, takes<suspects_found>,
                                     answers<lookup_request, lookup_reply>, answers<stop_request, stop_reply>,
-                                    answers<agent_query, agent_report>, takes<tick>>;
+                                    answers<agent_query, agent_report>, takes<dial_request>, takes<tick>>;
 
 // -- directory ----------------------------------------------------------------------------------------------------
 //
@@ -293,6 +318,7 @@ TROUPE_FIELDS(resolve_reply, outcome, handle)
 
 /// Contract: answers every request within the asker's timeout or not at all, never with a handle of another
 /// incarnation; takes node addresses from the views it is told.
-using directory_actor = actor_type<answers<resolve_request, resolve_reply>, takes<cluster_view>>;
+using directory_actor = actor_type<answers<resolve_request, resolve_reply>, takes<cluster_view>, takes<dial_request>,
+                                   takes<greeting>, takes<tick>>;
 
 }  // namespace troupe::actors

@@ -53,6 +53,7 @@ TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
   F(placement_report) F(stage_placement) F(flip_placement) F(drop_placement) F(placement_reply) F(eplb_query) \
   F(eplb_report) \
   TROUPE_BALANCE_MESSAGES(F) \
+  F(dial_request) F(greeting) \
   TROUPE_STORAGE_MESSAGES(F)
 // clang-format on
 

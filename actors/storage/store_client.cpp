@@ -132,6 +132,7 @@ class store_client_state {
   void follow(const cluster_view& v) {
     if (v.version < view_.version || (v.version == view_.version && v.version != 0)) return;
     view_ = v;
+    log::debug("store client: view {} with {} nodes", v.version, v.nodes.size());
     const auto before = body_->store->origin.epoch;
     body_->store->origin.epoch = std::max(before, storage_epoch_of(v));
     state_.epoch = body_->store->origin.epoch;
@@ -194,6 +195,7 @@ class store_client_state {
   void introduce(known_peer& p) {
     p.asking = true;
     const auto attempt = ++p.attempt;
+    log::debug("store client: storage node {} (node {}) is introduced, attempt {}", p.seat, p.node.value, attempt);
     links_.ask(
         self_, options_.directory, std::chrono::seconds(5),
         resolve_request{{p.node, p.inc, fmt::format("{}/{}/storage", storage_group, p.seat)}},
@@ -211,6 +213,7 @@ class store_client_state {
   void hello(known_peer& p, const any_handle& handle) {
     p.actor = handle;
     if (handle) p.handle_node = handle->node();
+    log::debug("store client: storage node {} is at {}", p.seat, caf::to_string(handle));
     const auto attempt = p.attempt;
     links_.watch(handle, [this, seat = p.seat, attempt](const error& e) {
       auto& p = *peers_[seat];
@@ -260,6 +263,7 @@ class store_client_state {
     p.up = true;
     p.asking = false;
     p.why.clear();
+    log::debug("store client: storage node {} is met, {} targets", p.seat, p.targets.size());
     tried_[p.seat] = true;
     if (!body_->client) begin(w);
     rebuild();
@@ -345,6 +349,7 @@ class store_client_state {
   // From now on its targets and its owner are away; questions to it that are open fail at once.
   void drop(known_peer& p, const std::string& why) {
     const bool was = p.up;
+    log::debug("store client: storage node {} is away: {}", p.seat, why);
     ++p.attempt;
     p.up = false;
     p.asking = false;

@@ -27,7 +27,13 @@ class directory_state {
   interface::behavior_type make_behavior(directory_options options) {
     options_ = std::move(options);
     peers_[node_number{}].at = options_.director;  // node 0 is the director at the join address
-    return {[this](const resolve_request& r) { return resolve(r.key); }, [this](const cluster_view& v) { learn(v); }};
+    return {
+        [this](const resolve_request& r) { return resolve(r.key); },
+        [this](const cluster_view& v) { learn(v); },
+        [this](const dial_request& m) { dial_for(m); },
+        [this](const greeting& m) { greeted(m); },
+        [this](const tick& t) { not_dialled(t.ticket); },
+    };
   }
 
  private:
@@ -38,9 +44,9 @@ class directory_state {
   struct peer {
     config::address at;
     incarnation inc;
-    any_handle published;  // the node's door, or the director; null while there is no connection
-    bool dialling = false;
-    uint64_t attempt = 0;  // of dials: a late result of an older one is ignored
+    any_handle published;   // the node's door, or the director; null while there is no connection
+    bool dialling = false;  // or asked to dial
+    uint64_t attempt = 0;   // a late result of an older one is ignored
     std::deque<waiting> queue;
   };
 
@@ -64,14 +70,68 @@ class directory_state {
       to.deliver(refusal(errc::exhausted, "too many requests wait for the connection to " + p.at.text()));
     } else {
       p.queue.push_back({key, to});
-      if (!p.dialling) dial(key.node, p);
+      if (!p.dialling) reach(key.node, p);
     }
     return to;
   }
 
+  // Two nodes that dial each other at once may lose both connections, or keep half of one: see dial_request.
+  void reach(node_number number, peer& p) {
+    const auto self = peers_.find(self_number_);
+    const auto& director = peers_[node_number{}].published;
+    if (number == node_number{} || self_number_ == node_number{} || number < self_number_ || self == peers_.end() ||
+        !director)
+      return dial(number, p);
+    p.dialling = true;
+    p.attempt = ++attempts_;
+    const auto& own = self->second;
+    tell(self_, caf::actor_cast<director_actor>(director),
+         dial_request{number, self_number_, own.inc, own.at.host, own.at.port});
+    later(self_, options_.dial_timeout, tick{1, p.attempt});
+  }
+
+  void dial_for(const dial_request& m) {
+    auto [it, fresh] = peers_.try_emplace(m.node);
+    peer& p = it->second;
+    if (fresh || p.inc < m.inc) {  // the view that names it is still on its way
+      forget_connection(p);
+      p.at = {m.host, m.port};
+      p.inc = m.inc;
+    }
+    if (p.inc != m.inc) return;
+    if (p.published)
+      greet(p);
+    else if (!p.dialling)
+      dial(m.node, p);
+  }
+
+  void greet(const peer& p) {
+    const auto self = peers_.find(self_number_);
+    if (self_number_ == node_number{} || self == peers_.end() || !options_.door) return;
+    tell(self_, caf::actor_cast<door_actor>(p.published), greeting{self_number_, self->second.inc, options_.door});
+  }
+
+  void greeted(const greeting& m) {
+    auto it = peers_.find(m.node);
+    if (it == peers_.end() || it->second.inc != m.inc || !m.door || it->second.published == m.door) return;
+    forget_door(it->second);
+    it->second.attempt = ++attempts_;
+    reached(m.node, it->second, m.door);
+  }
+
+  void not_dialled(uint64_t attempt) {
+    for (auto& [number, p] : peers_) {
+      if (p.attempt != attempt || !p.dialling) continue;
+      p.dialling = false;
+      for (auto& w : std::exchange(p.queue, {}))
+        w.to.deliver(refusal(errc::unavailable, p.at.text() + " was asked to connect to this node and has not done so "
+                                                              "in time"));
+    }
+  }
+
   void dial(node_number number, peer& p) {
     p.dialling = true;
-    uint64_t attempt = ++p.attempt;
+    const uint64_t attempt = p.attempt = ++attempts_;
     auto& system = self_->home_system();
     std::string host = p.at.host == "localhost" ? "127.0.0.1" : p.at.host;
     auto request = self_->request(system.middleman().actor_handle(),
@@ -93,19 +153,25 @@ class directory_state {
     auto it = peers_.find(number);
     if (it == peers_.end() || it->second.attempt != attempt) return;
     peer& p = it->second;
-    p.dialling = false;
-    auto queue = std::exchange(p.queue, {});
-    if (!handle) {
-      for (auto& w : queue) w.to.deliver(refusal(errc::unavailable, "cannot reach " + p.at.text() + ": " + why));
+    if (handle) {
+      reached(number, p, handle);
+      if (number != node_number{}) greet(p);
       return;
     }
+    p.dialling = false;
+    for (auto& w : std::exchange(p.queue, {}))
+      w.to.deliver(refusal(errc::unavailable, "cannot reach " + p.at.text() + ": " + why));
+  }
+
+  void reached(node_number number, peer& p, const any_handle& handle) {
+    p.dialling = false;
     p.published = handle;
     links_.watch(handle, [this, number, handle](const error&) {
       auto lost = peers_.find(number);
       if (lost != peers_.end() && lost->second.published == handle)
         lost->second.published = nullptr;  // the next request dials again
     });
-    for (auto& w : queue) found(p, w.key, w.to);
+    for (auto& w : std::exchange(p.queue, {})) found(p, w.key, w.to);
   }
 
   void found(peer& p, const actor_key& key, answer to) {
@@ -130,6 +196,7 @@ class directory_state {
     if (v.version < version_) return;
     version_ = v.version;
     std::set<node_number> named{node_number{}};
+    self_number_ = {};
     for (const node_entry& n : v.nodes) {
       named.insert(n.node);
       peer& p = peers_[n.node];
@@ -137,6 +204,7 @@ class directory_state {
       if (p.at != at || p.inc != n.inc) forget_connection(p);
       p.at = at;
       p.inc = n.inc;
+      if (p.at == options_.self) self_number_ = n.node;
     }
     for (auto it = peers_.begin(); it != peers_.end();) {
       if (named.contains(it->first)) {
@@ -148,11 +216,15 @@ class directory_state {
     }
   }
 
-  void forget_connection(peer& p) {
+  void forget_door(peer& p) {
     if (p.published) links_.unwatch(p.published);
     p.published = nullptr;
+  }
+
+  void forget_connection(peer& p) {
+    forget_door(p);
     p.dialling = false;
-    ++p.attempt;
+    p.attempt = ++attempts_;
     for (auto& w : std::exchange(p.queue, {}))
       w.to.deliver(refusal(errc::stale, "the node was replaced while it was dialled"));
   }
@@ -162,6 +234,8 @@ class directory_state {
   directory_options options_;
   std::map<node_number, peer> peers_;  // node 0: the director at the join address
   uint64_t version_ = 0;
+  uint64_t attempts_ = 0;    // of all peers
+  node_number self_number_;  // 0: not a member, or not known yet
 };
 
 class door_state {
@@ -174,15 +248,16 @@ class door_state {
   interface::behavior_type make_behavior(std::shared_ptr<local_agent> agent) {
     agent_ = std::move(agent);
     return {[this](const lookup_request& r) {
-      auto to = self_->make_response_promise<promise<lookup_reply>>();
-      links_.ask(
-          self_, agent_->get(), std::chrono::seconds(1), r,
-          [to](const lookup_reply& reply) mutable { to.deliver(reply); },
-          [to](const error&) mutable {
-            to.deliver(lookup_reply{{errc::unavailable, "the node has no agent yet"}, nullptr});
-          });
-      return to;
-    }};
+              auto to = self_->make_response_promise<promise<lookup_reply>>();
+              links_.ask(
+                  self_, agent_->get(), std::chrono::seconds(1), r,
+                  [to](const lookup_reply& reply) mutable { to.deliver(reply); },
+                  [to](const error&) mutable {
+                    to.deliver(lookup_reply{{errc::unavailable, "the node has no agent yet"}, nullptr});
+                  });
+              return to;
+            },
+            [this](const greeting& m) { tell(self_, agent_->directory(), m); }};
   }
 
  private:

@@ -62,7 +62,8 @@ class table_directory {
             [this](const cluster_view& v) {
               for (const auto& n : v.nodes) names_[n.node] = n.name;
               learn(v);
-            }};
+            },
+            [](const dial_request&) {}, [](const greeting&) {}, [](const tick&) {}};
   }
 
  private:

@@ -91,7 +91,9 @@ class process {
     o.director = is_director() ? reached : request_.join;
     o.self = self;
     o.agent = agent_cell_;
+    o.door = caf::actor_cast<actors::any_handle>(door_);
     directory_ = spawn_directory(system, o);
+    agent_cell_->set_directory(directory_);
     if (request_.seat.rfind("front", 0) == 0) {
       TROUPE_TRY(uint32_t index, front_index());
       TROUPE_TRY(front_, front::start(settings_, index, net_));
@@ -197,6 +199,7 @@ class process {
       front_->stop();
     }
     agent_cell_->set({});
+    agent_cell_->set_directory({});
     for (const auto& h : {caf::actor_cast<actors::any_handle>(agent_), caf::actor_cast<actors::any_handle>(directory_),
                           caf::actor_cast<actors::any_handle>(door_), caf::actor_cast<actors::any_handle>(director_)}) {
       if (h) caf::anon_send_exit(h, caf::exit_reason::user_shutdown);

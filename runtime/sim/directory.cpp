@@ -22,6 +22,9 @@ class directory_state {
         [this](const cluster_view& m) {
           if (m.version > view_.version) view_ = m;
         },
+        [](const dial_request&) {},
+        [](const greeting&) {},
+        [](const tick&) {},  // nothing is dialled here
     };
   }
 
