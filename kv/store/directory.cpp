@@ -118,7 +118,14 @@ result<std::unique_ptr<directory_store>> directory_store::open(const directory_o
   if (auto r = s->open_database(); !r) return fail(r.error());
   if (auto r = s->open_parts(); !r) return fail(r.error());
   if (!options.read_only) {
-    for (const auto& [t, d] : s->disk_of_) detail::write_generation(folder_of(dir, t), s->mark_);
+    for (const auto& t : s->present()) {
+      const auto older = s->marks_.older_disk(t.target);
+      if (!older) continue;
+      TROUPE_TRY(const auto found, s->store_->device(t.target)->rebuild());
+      s->notes_.push_back(fmt::format("target {}: {}; {} shards are on it, scrub makes good what is missing",
+                                      t.target.value, *older, found.shards));
+    }
+    s->marks_.tell(*s->database_, s->present());
   }
   if (auto r = s->rebuild_if_lost(); !r) return fail(r.error());
   if (s->options_.maintain_every > nanoseconds{0}) {

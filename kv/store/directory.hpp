@@ -19,6 +19,7 @@
 #include "kv/hash/block_hash.hpp"
 #include "kv/store/directory_files.hpp"
 #include "kv/store/executor.hpp"
+#include "kv/store/generations.hpp"
 #include "kv/store/layout.hpp"
 #include "kv/store/local_store.hpp"
 
@@ -149,6 +150,7 @@ class directory_store {
   result<void> write_state(const index_state& s);
   result<void> settle_state(const scrub_report& r);
   void advance_generation();
+  std::vector<target_folder> present() const;
   void keep_advancing(nanoseconds every);
   void stop_advancing();  // on the executor
 
@@ -156,7 +158,7 @@ class directory_store {
 
   directory_options options_;
   store_layout layout_;
-  detail::generation_mark mark_;
+  generations marks_;
   index_state state_;
   std::vector<std::string> notes_;
   std::vector<target_id> absent_;

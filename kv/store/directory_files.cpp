@@ -16,8 +16,6 @@
 namespace troupe::kv::detail {
 namespace {
 
-constexpr std::string_view mark_begin = "troupe-kv store ", mark_middle = " generation ";
-
 std::string system_error() { return std::strerror(errno); }
 
 }  // namespace
@@ -81,38 +79,6 @@ directory_lock& directory_lock::operator=(directory_lock&& o) noexcept {
 
 directory_lock::~directory_lock() {
   if (fd_ >= 0) ::close(fd_);
-}
-
-std::string print(const generation_mark& m) {
-  return fmt::format("{}{}{}{}\n", mark_begin, m.store, mark_middle, m.generation);
-}
-
-std::optional<generation_mark> parse_generation(const std::string& text) {
-  const size_t middle = text.find(mark_middle);
-  if (!text.starts_with(mark_begin) || middle == std::string::npos || !text.ends_with('\n')) return std::nullopt;
-  generation_mark m;
-  m.store = text.substr(mark_begin.size(), middle - mark_begin.size());
-  const char* from = text.data() + middle + mark_middle.size();
-  const char* to = text.data() + text.size() - 1;
-  const auto r = std::from_chars(from, to, m.generation);
-  if (r.ec != std::errc{} || r.ptr != to || m.store.empty()) return std::nullopt;
-  return m;
-}
-
-std::optional<generation_mark> read_generation(const std::string& folder) {
-  const auto text = read_whole(folder + "/generation");
-  return text ? parse_generation(*text) : std::nullopt;
-}
-
-void write_generation(const std::string& folder, const generation_mark& m) {
-  const std::string path = folder + "/generation", temporary = path + ".new";
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << print(m);
-    if (!out.flush()) return;
-  }
-  std::error_code ec;
-  std::filesystem::rename(temporary, path, ec);
 }
 
 }  // namespace troupe::kv::detail

@@ -1,8 +1,6 @@
 // Inside of the store in a directory: its small files.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 #include "kv/types.hpp"
@@ -31,21 +29,5 @@ class directory_lock {
  private:
   int fd_ = -1;
 };
-
-/// How far a store had come, kept in the index and beside the chunk files of every target. An index whose generation is
-/// behind that of a target of the same store is an older copy: it does not know what was written since. The index is
-/// told first, so after a crash it is never behind by itself.
-struct generation_mark {
-  std::string store;  // random, names the store
-  uint64_t generation = 0;
-};
-
-/// Text of a mark and back; nothing for anything else.
-std::string print(const generation_mark& m);
-std::optional<generation_mark> parse_generation(const std::string& text);
-/// The mark in a target's folder; nothing where there is none that holds.
-std::optional<generation_mark> read_generation(const std::string& folder);
-/// Best effort and without a sync: an older mark, or none, only detects less.
-void write_generation(const std::string& folder, const generation_mark& m);
 
 }  // namespace troupe::kv::detail

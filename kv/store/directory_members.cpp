@@ -82,7 +82,9 @@ result<void> drain_targets(const std::string& dir, const std::vector<target_id>&
   bool changed = false;
   for (const target_id id : which) {
     const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.id == id; });
-    if (at == members.end()) return fail(errc::not_found, "{}: the store has no target {}", dir, id.value);
+    if (at == members.end())
+      return fail(errc::invalid_argument,
+                  "{}: the store has no target {}; `troupe kv targets ls` shows those that it has", dir, id.value);
     changed |= at->draining != drain;
     at->draining = drain;
   }
@@ -128,7 +130,9 @@ result<void> remove_target(const directory_options& options, target_id which, cr
       std::error_code ec;
       const bool was = l.next_target > which.value && which.value > 0;  // a removal that was cut
       if (!was || !fs::exists(folder, ec))
-        return fail(errc::not_found, "{}: the store has no target {}", o.dir, which.value);
+        return fail(errc::invalid_argument,
+                    "{}: the store has no target {}; `troupe kv targets ls` shows those that it has", o.dir,
+                    which.value);
     } else {
       if (!at->draining)
         return fail(errc::invalid_argument,

@@ -18,7 +18,6 @@ using detail::folder_of;
 // Keys in `meta`. The state is written when the index is complete, or as complete as it can be; without it the index
 // was deleted, or its rebuild was cut.
 constexpr const char* state_key = "index-complete";
-constexpr const char* generation_key = "generation";
 constexpr std::string_view complete_text = "1", partial_text = "partial:";
 
 }  // namespace
@@ -45,46 +44,31 @@ result<void> directory_store::open_database() {
   if (!there && options_.read_only) return refuse("the index is gone");
   TROUPE_TRY(database_, open_rocks_db(r));
 
-  std::string value;
-  TROUPE_TRY(const bool known, database_->get(family::meta, generation_key, value));
-  const auto own = known ? detail::parse_generation(value) : std::nullopt;
-  mark_.store = own ? own->store : "";
-  uint64_t told = 0;
-  for (const auto& m : layout_.members()) {
-    const auto mark = detail::read_generation(folder_of(options_.dir, m.id));
-    if (!mark) continue;
-    if (mark_.store.empty()) mark_.store = mark->store;
-    if (mark->store == mark_.store) told = std::max(told, mark->generation);
-  }
-  mark_.generation = own ? own->generation : 0;
-  if (there && mark_.generation < told) {
-    const std::string what =
-        fmt::format("the index is an older copy: it knows the first {} steps of {}", mark_.generation, told);
-    if (options_.read_only) return refuse(what);
+  std::vector<target_folder> all;
+  for (const auto& m : layout_.members()) all.push_back({m.id, folder_of(options_.dir, m.id)});
+  TROUPE_TRY(marks_, generations::read(*database_, all));
+  if (const auto what = marks_.older_index(); there && what) {
+    if (options_.read_only) return refuse(*what);
     database_.reset();
     fs::rename(path, stale, ec);
-    if (ec) return fail(errc::io, "{}: {}; it cannot be moved away: {}", path, what, ec.message());
+    if (ec) return fail(errc::io, "{}: {}; it cannot be moved away: {}", path, *what, ec.message());
     TROUPE_TRY(database_, open_rocks_db(r));
-    notes_.push_back(what + "; it is rebuilt from the shards");
+    marks_.forget_index();
+    notes_.push_back(*what + "; it is rebuilt from the shards");
     fs::remove_all(stale, ec);
   }
-  mark_.generation = std::max(mark_.generation, told);
   if (options_.read_only) return {};
-  if (mark_.store.empty()) mark_.store = fmt::format("{:016x}", entropy_seed());
-  ++mark_.generation;
-  write_batch b;
-  b.put(family::meta, generation_key, print(mark_));
-  return database_->write(b, sync_write::yes);
+  return marks_.begin(*database_);
 }
 
-// The index first, then the targets: see generation_mark.
+std::vector<target_folder> directory_store::present() const {
+  std::vector<target_folder> out;
+  for (const auto& [t, d] : disk_of_) out.push_back({t, folder_of(options_.dir, t)});
+  return out;
+}
+
 void directory_store::advance_generation() {
-  if (options_.read_only) return;
-  ++mark_.generation;
-  write_batch b;
-  b.put(family::meta, generation_key, print(mark_));
-  if (!database_->write(b, sync_write::yes)) return;
-  for (const auto& [t, d] : disk_of_) detail::write_generation(folder_of(options_.dir, t), mark_);
+  if (!options_.read_only) (void)marks_.advance(*database_, present());
 }
 
 // A copy of the index that was taken while the store was open is older than the targets after `every` at the latest,

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr nanoseconds lock_patience = std::chrono::seconds(10);  // for the life before this one to close
+constexpr nanoseconds step_every = std::chrono::seconds(30);     // of the generation marks
 constexpr const char* accept_file = "accept-empty";
 constexpr const char* index_mark = "index-complete";  // in the database: it has not been lost since the node was made
 
@@ -166,14 +167,26 @@ void storage_host::run() {
   opened = fail(errc::cancelled, "closed");  // lets go of the token if nobody took it
   {
     std::unique_lock lock(users_->mutex);
-    users_->changed.wait(lock, [this] { return users_->stop && users_->count == 0; });
+    while (!users_->changed.wait_for(lock, step_every, [this] { return users_->stop && users_->count == 0; })) {
+      lock.unlock();
+      step();
+      lock.lock();
+    }
   }
   close_now();
   stopped_.store(true, std::memory_order_release);
 }
 
+// A copy of the index, or of a disk, that was taken before now is not the newest any more.
+void storage_host::step() {
+  if (present_.empty()) return;
+  if (auto r = marks_.advance(*database_, present_); !r) log::warn("storage: {}", r.error().message);
+}
+
 void storage_host::close_now() {
   pool_.reset();  // runs what is queued
+  step();
+  present_.clear();
   plane_.reset();
   index_.reset();
   stores_.clear();
@@ -222,16 +235,10 @@ result<actors::opened_storage> storage_host::open_now() {
     if (ec) return fail(errc::io, "{}: {}", dir_, ec.message());
     if (auto written = write_whole(file, print(wanted)); !written) return fail(written.error());
   }
-  kv::rocks_options r;
-  r.path = dir_ + "/index";
-  r.block_cache_bytes = 64ull << 20;
-  r.write_buffer_bytes = 64ull << 20;
-  r.sweep = kv::make_index_sweeper();
-  r.clock = &kv::system_unix_clock();
-  TROUPE_TRY(database_, kv::open_rocks_db(r));
+  actors::opened_storage out;
+  if (auto opened = open_database(out); !opened) return fail(opened.error());
   pool_ = std::make_unique<kv::io_pool>(c.io_threads, 65'536);
 
-  actors::opened_storage out;
   out.scheme = wanted.layout.scheme;
   out.data = c.data;
   out.parity = c.parity;
@@ -245,6 +252,7 @@ result<actors::opened_storage> storage_host::open_now() {
   i.sync = c.durability == "power" ? kv::sync_write::yes : kv::sync_write::no;
   TROUPE_TRY(index_, kv::block_index::open(*database_, i, kv::system_unix_clock().now(), steady_clock().now()));
   if (auto disks = open_disks(out); !disks) return fail(disks.error());
+  marks_.tell(*database_, present_);
   std::string mark;
   TROUPE_TRY(const bool known, database_->get(kv::family::meta, index_mark, mark));
   uint64_t shards = 0;
@@ -279,6 +287,34 @@ result<actors::opened_storage> storage_host::open_now() {
   out.client.seed = entropy_seed();
   out.scrub_bytes_per_s = c.scrub_rate;
   return out;
+}
+
+result<void> storage_host::open_database(actors::opened_storage& out) {
+  kv::rocks_options r;
+  r.path = dir_ + "/index";
+  r.block_cache_bytes = 64ull << 20;
+  r.write_buffer_bytes = 64ull << 20;
+  r.sweep = kv::make_index_sweeper();
+  r.clock = &kv::system_unix_clock();
+  const std::string stale = r.path + ".stale";
+  std::error_code ec;
+  fs::remove_all(stale, ec);
+  const bool there = fs::exists(r.path + "/CURRENT", ec);
+  TROUPE_TRY(database_, kv::open_rocks_db(r));
+  std::vector<kv::target_folder> all;
+  for (uint32_t d = 0; d < settings_.storage.disks; ++d)
+    all.push_back({kv::target_id{seat_ * settings_.storage.disks + d + 1}, disk_folder(dir_, d)});
+  TROUPE_TRY(marks_, kv::generations::read(*database_, all));
+  if (const auto what = marks_.older_index(); there && what) {
+    database_.reset();
+    fs::rename(r.path, stale, ec);
+    if (ec) return fail(errc::io, "{}: {}; it cannot be moved away: {}", r.path, *what, ec.message());
+    TROUPE_TRY(database_, kv::open_rocks_db(r));
+    marks_.forget_index();
+    out.notes.push_back(*what + "; it is made anew");
+    fs::remove_all(stale, ec);
+  }
+  return marks_.begin(*database_);
 }
 
 // From now on shards without a record are orphans.
@@ -340,6 +376,12 @@ result<void> storage_host::open_disks(actors::opened_storage& out) {
       out.notes.push_back(
           fmt::format("target {}: {} records dropped that name no shard; scrub makes good what is missing",
                       entry.id.value, r.dropped_records));
+    if (const auto older = marks_.older_disk(entry.id)) {
+      TROUPE_TRY(const auto found, (*store)->rebuild());
+      out.notes.push_back(fmt::format("target {}: {}; {} shards are on it, scrub makes good what is missing",
+                                      entry.id.value, *older, found.shards));
+    }
+    present_.push_back({entry.id, folder});
     entry.store = store->get();
     entry.text = (*disk)->name();
     disks_.push_back(std::move(*disk));

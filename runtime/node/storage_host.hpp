@@ -3,7 +3,8 @@
 //   PATH/node-0000/node.json   what this node is: seat, disks, code, hash scheme; checked at every open
 //   PATH/node-0000/lock        held while a process has the node open
 //   PATH/node-0000/index/      RocksDB: its part of the index, and records of its shards
-//   PATH/node-0000/disk-01/    chunk files of one target; may be a mount point of its own disk, or a link to one
+//   PATH/node-0000/disk-01/    chunk files of one target; may be a mount point of its own disk, or a link to one.
+//                              `generation` in it tells an older copy of the index, or of the disk
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "actors/storage/storage_host.hpp"
 #include "kv/device/disk.hpp"
 #include "kv/index/db.hpp"
+#include "kv/store/generations.hpp"
 #include "runtime/config/config.hpp"
 
 namespace troupe::node {
@@ -25,7 +27,9 @@ namespace troupe::node {
 /// See actors::storage_host for the thread rules. Opens and closes on a thread of its own; destroying it waits until
 /// the actors have let go and all is closed: not on an actor's thread. A folder of a disk that is gone, or empty where
 /// shards are known, makes its target absent; a file `accept-empty` in an empty folder says that it stands for the lost
-/// one (scrub then fills it). Errors of open: unavailable (another process has the node open), invalid_argument and
+/// one (scrub then fills it). An index that is an older copy is moved away and made anew, records of shards from the
+/// disks at once, the rest by scrub, like one that is gone; the records of a disk that is an older copy are made anew
+/// from it. Errors of open: unavailable (another process has the node open), invalid_argument and
 /// unsupported (what is there is another store: names both), corrupt, io.
 class storage_host final : public actors::storage_host {
  public:
@@ -51,6 +55,8 @@ class storage_host final : public actors::storage_host {
   result<actors::opened_storage> open_now();
   result<void> open_disks(actors::opened_storage& out);
   result<void> mark_index();
+  result<void> open_database(actors::opened_storage& out);
+  void step();
   void close_now();
 
   const config::settings settings_;
@@ -62,6 +68,8 @@ class storage_host final : public actors::storage_host {
   // Of the thread.
   int lock_ = -1;
   std::unique_ptr<kv::db> database_;
+  kv::generations marks_;
+  std::vector<kv::target_folder> present_;
   std::vector<std::unique_ptr<kv::disk>> disks_;
   std::vector<std::unique_ptr<kv::shard_store>> stores_;
   std::unique_ptr<kv::block_index> index_;
