@@ -7,11 +7,23 @@
 
 #include <vector>
 
+#include "runtime/base/log.hpp"
+
 namespace troupe::actors {
 
 error from_caf(const caf::error& e) {
   if (e == caf::sec::request_timeout) return {errc::timeout, "no answer in time"};
-  return {errc::peer_lost, e ? caf::to_string(e) : "the actor ended"};
+  const char* words = "it failed";
+  if (!e || e == caf::exit_reason::normal || e == caf::exit_reason::user_shutdown)
+    words = "the actor ended";
+  else if (e == caf::exit_reason::remote_link_unreachable || e == caf::sec::request_receiver_down ||
+           e == caf::sec::connection_timeout)
+    words = "the connection to it was lost";
+  else if (e == caf::sec::unexpected_message || e == caf::sec::unexpected_response)
+    words = "it does not understand what it was asked: another kind of actor, or another version of troupe";
+  else
+    log::debug("an actor failed: {}", caf::to_string(e));
+  return {errc::peer_lost, words};
 }
 
 void end_actor(const any_handle& handle) {

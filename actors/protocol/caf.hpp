@@ -103,8 +103,8 @@ inline nanoseconds now(caf::local_actor* self) {
   return std::chrono::duration_cast<nanoseconds>(self->clock().now().time_since_epoch());
 }
 
-/// Text and kind of a CAF error as one of ours: a timeout is errc::timeout, everything else means that the peer is
-/// gone.
+/// Kind of a CAF error as one of ours, in words for people: a timeout is errc::timeout, everything else means that the
+/// peer is gone. The only place where CAF's errors become text.
 error from_caf(const caf::error& e);
 
 /// What an actor knows about its peers: whom it watches and which of its requests are open. One per actor, held in the

@@ -80,6 +80,7 @@ class kv_tier_state {
 
  private:
   promise<ack> put(const tier_put& m) {
+    const any_handle sender = self_->current_sender();  // the promise takes it away
     arrival a;
     a.answer = self_->make_response_promise<promise<ack>>();
     auto p = a.answer;
@@ -94,7 +95,6 @@ class kv_tier_state {
                                                          m.bytes, options_.tier.entry_bytes)});
     auto remote = transport::remote_region::decode(m.region);
     if (!remote) return refuse(to_status(remote.error()));
-    const any_handle sender = self_->current_sender();
     watch(sender);
     auto peer = options_.plane->add_peer(m.address);
     if (!peer) return refuse(to_status(peer.error()));

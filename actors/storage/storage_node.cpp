@@ -47,6 +47,7 @@ class storage_node_state {
  private:
   void begin(result<opened_storage> r) {
     if (!r) {
+      log::error("storage: this node cannot take its seat: {}", r.error().message);
       set(role_state::failed, r.error().message);
       return;
     }

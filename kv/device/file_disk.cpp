@@ -101,16 +101,14 @@ class file_disk final : public disk {
 
   result<uint64_t> size(uint32_t chunk) override {
     TROUPE_TRY(const auto f, opened(chunk));
-    struct stat s {};
-    if (::fstat(f->get(), &s) != 0) return os_error(path_of(chunk), "cannot stat it");
-    return static_cast<uint64_t>(s.st_size) / run_bytes * run_bytes;
+    return size_of(chunk, *f);
   }
 
   result<void> write(uint32_t chunk, uint64_t offset, std::span<const std::byte> bytes) override {
     if (read_only_) return refuse_write();
     TROUPE_TRY(const auto f, opened(chunk));
     if (auto r = aligned(chunk, offset, bytes.size(), bytes.data()); !r) return r;
-    TROUPE_TRY(const uint64_t end, size(chunk));
+    TROUPE_TRY(const uint64_t end, size_of(chunk, *f));
     if (offset > end || bytes.size() > end - offset) return past_end(chunk, offset, bytes.size());
     for (size_t done = 0; done < bytes.size();) {
       const ssize_t n = ::pwrite(f->get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
@@ -124,6 +122,7 @@ class file_disk final : public disk {
   result<void> read(uint32_t chunk, uint64_t offset, std::span<std::byte> out) override {
     TROUPE_TRY(const auto f, opened(chunk));
     if (auto r = aligned(chunk, offset, out.size(), out.data()); !r) return r;
+    if (const auto there = size_of(chunk, *f); !there) return fail(there.error());
     for (size_t done = 0; done < out.size();) {
       const ssize_t n = ::pread(f->get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
@@ -155,7 +154,10 @@ class file_disk final : public disk {
     return {};
   }
 
-  std::string name() const override { return directory_ + (direct_ ? " (direct I/O)" : " (buffered I/O)"); }
+  std::string name() const override {
+    if (lock_fd_.get() < 0) return directory_;  // nobody has used it yet
+    return directory_ + (direct_ ? " (direct I/O)" : " (buffered I/O)");
+  }
 
  private:
   using open_file = std::shared_ptr<const descriptor>;
@@ -180,6 +182,14 @@ class file_disk final : public disk {
     recent_.emplace_front(chunk, f);
     open_[chunk] = recent_.begin();
     return open_file(f);
+  }
+
+  // A file that was deleted, or whose disk was taken away by force, takes writes as long as it is open, for nobody.
+  result<uint64_t> size_of(uint32_t chunk, const descriptor& f) const {
+    struct stat s {};
+    if (::fstat(f.get(), &s) != 0) return os_error(path_of(chunk), "cannot stat it");
+    if (s.st_nlink == 0) return fail(errc::io, "{}: was deleted while it was in use", path_of(chunk));
+    return static_cast<uint64_t>(s.st_size) / run_bytes * run_bytes;
   }
 
   tl::unexpected<error> refuse_write() const { return fail(errc::io, "{}: was opened for reading only", directory_); }

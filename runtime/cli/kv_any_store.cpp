@@ -54,8 +54,10 @@ class of_cluster final : public adapted<node::cluster_store> {
   std::vector<std::string> disks() override { return store_->disk_names(); }
 };
 
-result<std::unique_ptr<kv_any_store>> open_cluster(const kv_store_options& options,
-                                                   const kv::directory_options& where) {
+}  // namespace
+
+result<std::unique_ptr<node::cluster_store>> kv_open_cluster(const kv_store_options& options,
+                                                             const kv::directory_options& where) {
   if (!options.dir.empty()) return fail(errc::invalid_argument, "--dir and a cluster: a command works on one store");
   if (options.targets > 0 || !options.chunk.empty() || !options.capacity.empty() || !options.without.empty() ||
       options.durable)
@@ -75,14 +77,15 @@ result<std::unique_ptr<kv_any_store>> open_cluster(const kv_store_options& optio
   if (!options.ec.empty() && (where.expect.data != l.data || where.expect.parity != l.parity))
     return fail(errc::invalid_argument, "--ec {}: the store of {} has {}+{}", options.ec, store->dir(), l.data,
                 l.parity);
-  return std::make_unique<of_cluster>(std::move(store));
+  return store;
 }
-
-}  // namespace
 
 result<std::unique_ptr<kv_any_store>> kv_open(const kv_store_options& options, const kv::directory_options& where,
                                               bool look) {
-  if (options.on_cluster()) return open_cluster(options, where);
+  if (options.on_cluster()) {
+    TROUPE_TRY(auto store, kv_open_cluster(options, where));
+    return std::make_unique<of_cluster>(std::move(store));
+  }
   TROUPE_TRY(auto store, look ? kv_open_to_look(where) : kv::directory_store::open(where));
   return std::make_unique<in_directory>(std::move(store));
 }

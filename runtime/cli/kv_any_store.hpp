@@ -9,6 +9,10 @@
 #include "kv/store/directory.hpp"
 #include "runtime/cli/kv_common.hpp"
 
+namespace troupe::node {
+class cluster_store;
+}
+
 namespace troupe::cli {
 
 /// The calls that both have; see kv/store/directory.hpp.
@@ -39,6 +43,10 @@ class kv_any_store {
 /// does not take.
 result<std::unique_ptr<kv_any_store>> kv_open(const kv_store_options& options, const kv::directory_options& where,
                                               bool look);
+
+/// The same for what only a cluster's has. Errors also: invalid_argument for options that it does not take.
+result<std::unique_ptr<node::cluster_store>> kv_open_cluster(const kv_store_options& options,
+                                                             const kv::directory_options& where);
 
 /// Prints what opening the store found, to stderr.
 void kv_notes(const std::string& command, kv_any_store& store);

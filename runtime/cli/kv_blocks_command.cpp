@@ -28,6 +28,13 @@ struct kv_blocks_options {
   bool read_only = false;
 };
 
+// The store is there and cannot answer: not "no store there".
+int cannot_tell(const kv_blocks_options& o, const char* command, const error& e) {
+  const char* hint =
+      o.store.on_cluster() ? "; `troupe status` shows which storage nodes are there: start the others" : "";
+  return complain(fmt::format("kv {}", command), e.message + hint, e.code == errc::cancelled ? interrupted : failed);
+}
+
 void print(const kv_blocks_options& o, const nlohmann::ordered_json& j, const std::string& for_people) {
   fmt::print("{}\n", o.store.json ? j.dump() : for_people);
   std::fflush(stdout);
@@ -134,12 +141,16 @@ result<int> get(const kv_blocks_options& o) {
     if (auto again = kv_open(o.store, where, false)) {
       tell("troupe kv get: opened for reading only, no life is extended: {}\n", opened.error().message);
       opened = std::move(again);
+    } else if (again.error().code == errc::stale) {
+      opened = std::move(again);  // that is why it would have to be written
     }
   }
   TROUPE_TRY(auto store, std::move(opened));
   kv_notes("get", *store);
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
-  TROUPE_TRY(auto lengths, store->lengths(chain));
+  const auto known = store->lengths(chain);
+  if (!known) return cannot_tell(o, "get", known.error());
+  const auto& lengths = *known;
   std::FILE* out = o.out == "-" ? stdout : nullptr;  // a file is opened when there is something to write
   uint64_t blocks = 0, bytes = 0, decoded = 0;
   std::string stopped;
@@ -204,7 +215,9 @@ result<int> match(const kv_blocks_options& o) {
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   const size_t of = chain.size();
   const uint32_t tokens = store->layout().scheme.block_tokens;
-  TROUPE_TRY(uint64_t n, store->match(std::move(chain)));
+  const auto found = store->match(std::move(chain));
+  if (!found) return cannot_tell(o, "match", found.error());
+  const uint64_t n = *found;
   print(o, {{"blocks", n}, {"of", of}, {"tokens", n * tokens}},
         fmt::format("{} of {} blocks, {} tokens", n, of, n * tokens));
   return int{ok};
@@ -235,6 +248,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     CLI::App* c = kv.add_subcommand("get", "Read the blocks of a chain of tokens into a file");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
+    o->store.add_fingerprint_to(*c);
     o->chain.add_to(*c);
     c->add_option("--out", o->out, "Where to; - is stdout")->required();
     c->add_option("--class", o->traffic, "Traffic class: how far the read extends their life")
@@ -251,6 +265,7 @@ void add_kv_blocks(CLI::App& kv, context& ctx) {
     CLI::App* c = kv.add_subcommand("match", "How many blocks of a chain are there, from the first on");
     o->store.add_to(*c, false);
     o->store.add_cluster_to(*c);
+    o->store.add_fingerprint_to(*c);
     o->chain.add_to(*c);
     c->footer("Extends no life.\nExample:\n  troupe kv match --dir /tmp/kv --text 'sixteen letters.'");
     c->callback([o, &ctx] { kv_run(ctx, "match", [&] { return match(*o); }); });

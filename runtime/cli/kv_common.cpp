@@ -67,11 +67,16 @@ void kv_store_options::add_to(CLI::App& c, bool shape) {
   c.add_option("--targets", targets, "Targets of a new store; default DATA + PARITY")->check(CLI::Range(1, 255));
   c.add_option("--block-tokens", block_tokens, "Tokens of a block in a new store; default 128")
       ->check(CLI::Range(1, 65536));
-  c.add_option("--fingerprint", fingerprint,
-               "Which model the blocks belong to: 64 hex digits, or any text. Blocks of another one never match");
+  add_fingerprint_to(c);
   c.add_option("--chunk", chunk, "Size of the files of a new store's targets, 1MiB to 16GiB; default 64MiB");
   c.add_option("--capacity", capacity, "Most that one target of a new store may take; default 64GiB");
   c.add_flag("--durable", durable, "Acknowledge only what survives a power cut, not just the end of the process");
+}
+
+void kv_store_options::add_fingerprint_to(CLI::App& c) {
+  c.add_option("--fingerprint", fingerprint,
+               "Which model the blocks belong to: 64 hex digits, or any text. Blocks of another one never match, and a "
+               "store of another one is refused");
 }
 
 void kv_store_options::add_cluster_to(CLI::App& c) {
@@ -184,9 +189,6 @@ result<uint64_t> kv_bytes(const std::string& text) {
 
 result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_options where) {
   where.read_only = true;
-  auto store = kv::directory_store::open(where);
-  if (store || store.error().code != errc::stale) return store;
-  where.read_only = false;
   return kv::directory_store::open(where);
 }
 
@@ -236,9 +238,11 @@ void kv_progress::show(const std::string& state) {
 
 int kv_fail(const std::string& command, const error& e) {
   const int code = e.code == errc::invalid_argument || e.code == errc::unsupported ? usage
-                   : e.code == errc::not_found || e.code == errc::unavailable      ? unavailable
-                   : e.code == errc::cancelled                                     ? interrupted
-                                                                                   : failed;
+                   : e.code == errc::not_found || e.code == errc::unavailable || e.code == errc::stale ||
+                           e.code == errc::timeout || e.code == errc::peer_lost
+                       ? unavailable
+                   : e.code == errc::cancelled ? interrupted
+                                               : failed;
   return complain("kv " + command, e.message, code);
 }
 

@@ -27,6 +27,8 @@ struct kv_store_options {
   cluster_options cluster{.run_dir = "", .cluster = ""};  // or how to find it
   /// `shape`: also the options of a new store.
   void add_to(CLI::App& command, bool shape);
+  /// Also --fingerprint; `shape` has it too.
+  void add_fingerprint_to(CLI::App& command);
   /// Also those that name a cluster; for commands that work on one.
   void add_cluster_to(CLI::App& command);
   bool on_cluster() const { return !join.empty() || !cluster.run_dir.empty() || !cluster.cluster.empty(); }
@@ -44,7 +46,8 @@ struct kv_chain_options {
   result<std::vector<kv::block_hash>> hashes(const kv::hash_scheme& scheme) const;
 };
 
-/// Opens a store to look at it: nothing is written, unless the index or a target's records must be made again first.
+/// Opens a store to look at it: nothing is written. Errors also: stale, where the index or a target's records must be
+/// made again first (says how).
 result<std::unique_ptr<kv::directory_store>> kv_open_to_look(kv::directory_options where);
 
 /// "10+2" -> {10, 2}. Errors: invalid_argument, also for a code that no store can have.
@@ -75,8 +78,8 @@ class kv_progress {
   nanoseconds last_{0};
 };
 
-/// Prints an error of the store for `command` and gives the exit code: 2 for wrong arguments, 3 where there is no store
-/// or somebody else has it, 1 otherwise.
+/// Prints an error of the store for `command` and gives the exit code: 2 for wrong arguments, 3 where there is no
+/// store, somebody else has it, its index must be rebuilt first, or the cluster does not answer; 1 otherwise.
 int kv_fail(const std::string& command, const error& e);
 
 /// Runs a subcommand's function, `result<int>()`, and leaves its exit code in `ctx`.

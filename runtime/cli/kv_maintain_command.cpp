@@ -157,7 +157,10 @@ result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
   if (o.deep) where.maintain_every = nanoseconds{0};
   TROUPE_TRY(auto grace, config::parse_duration(o.grace));
   kv_interrupt interrupt;
-  TROUPE_TRY(auto store, kv_open(o.store, where, false));
+  auto opened = kv_open(o.store, where, false);
+  if (!opened && opened.error().code == errc::stale)  // that is a finding
+    return complain(fmt::format("kv {}", name), opened.error().message, failed);
+  TROUPE_TRY(auto store, std::move(opened));
   kv_notes(name, *store);
   if (repair) {
     TROUPE_TRY(auto space, store->maintain());
@@ -176,7 +179,10 @@ result<int> check(const kv_maintain_options& o, const char* name, bool repair) {
     if (kv_interrupt::set()) *stop = true;
   };
   uint64_t unrecorded = 0;
-  if (o.deep && !store->directory()) return fail(errc::invalid_argument, "--deep works on a store in a directory only");
+  if (o.deep && !store->directory())
+    return fail(errc::invalid_argument,
+                "--deep works on a store in a directory only. A storage node notices a lost index, or an older copy of "
+                "it, at its start; then `troupe kv scrub` restores it from the shards");
   if (o.deep) {
     TROUPE_TRY(const auto found, store->directory()->find_unrecorded(repair, s));
     unrecorded = found.shards;

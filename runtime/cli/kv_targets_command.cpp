@@ -4,11 +4,15 @@
 #include <atomic>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "kv/store/directory_members.hpp"
 #include "runtime/cli/command.hpp"
+#include "runtime/cli/kv_any_store.hpp"
 #include "runtime/cli/kv_command.hpp"
 #include "runtime/cli/kv_common.hpp"
+#include "runtime/node/cluster_store.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -22,35 +26,57 @@ struct kv_targets_options {
   bool back = false;
 };
 
-result<int> list(const kv_targets_options& o) {
-  TROUPE_TRY(auto where, o.store.resolve());
-  TROUPE_TRY(auto store, kv_open_to_look(where));
-  kv_notes("targets", *store);
-  if (!o.store.json)
+struct target_row {
+  uint32_t target = 0;
+  bool draining = false;
+  std::optional<kv::shard_usage> usage;  // nothing: absent
+  std::string disk;
+};
+
+void print_rows(const std::vector<target_row>& rows, uint64_t epoch, bool as_json) {
+  if (!as_json)
     fmt::print("{:<6}  {:<8}  {:>9}  {:>10}  {:>10}  {}\n", "target", "state", "shards", "allocated", "capacity",
                "disk");
   json all = json::array();
-  for (const auto& m : store->layout().members()) {
-    const auto u = store->usage(m.id);
-    const char* state = !u ? "absent" : m.draining ? "draining" : "active";
-    if (o.store.json) {
-      json one{{"target", m.id.value}, {"state", state}, {"draining", m.draining}};
+  for (const auto& r : rows) {
+    const auto& u = r.usage;
+    const char* state = !u ? "absent" : r.draining ? "draining" : "active";
+    if (as_json) {
+      json one{{"target", r.target}, {"state", state}, {"draining", r.draining}};
       if (u) {
         one["shards"] = u->shards;
         one["allocated_bytes"] = u->allocated;
         one["capacity_bytes"] = u->capacity;
-        one["disk"] = store->disk_name(m.id);
+        one["disk"] = r.disk;
       }
       all.push_back(std::move(one));
     } else if (u) {
-      fmt::print("{:<6}  {:<8}  {:>9}  {:>10}  {:>10}  {}\n", m.id.value, state, u->shards, kv_size(u->allocated),
-                 kv_size(u->capacity), store->disk_name(m.id));
+      fmt::print("{:<6}  {:<8}  {:>9}  {:>10}  {:>10}  {}\n", r.target, state, u->shards, kv_size(u->allocated),
+                 kv_size(u->capacity), r.disk);
     } else {
-      fmt::print("{:<6}  {:<8}\n", m.id.value, m.draining ? "absent, draining" : state);
+      fmt::print("{:<6}  {:<8}  {}\n", r.target, r.draining ? "absent, draining" : state, r.disk);
     }
   }
-  if (o.store.json) fmt::print("{}\n", json{{"epoch", store->layout().epoch.value}, {"targets", all}}.dump());
+  if (as_json) fmt::print("{}\n", json{{"epoch", epoch}, {"targets", all}}.dump());
   std::fflush(stdout);
+}
+
+result<int> list(const kv_targets_options& o) {
+  TROUPE_TRY(auto where, o.store.resolve());
+  std::vector<target_row> rows;
+  if (o.store.on_cluster()) {
+    TROUPE_TRY(auto store, kv_open_cluster(o.store, where));
+    for (auto& t : store->targets()) rows.push_back({t.id.value, false, t.usage, std::move(t.text)});
+    print_rows(rows, store->layout().epoch.value, o.store.json);
+    return int{ok};
+  }
+  TROUPE_TRY(auto store, kv_open_to_look(where));
+  kv_notes("targets", *store);
+  for (const auto& m : store->layout().members()) {
+    const auto u = store->usage(m.id);
+    rows.push_back({m.id.value, m.draining, u, u ? store->disk_name(m.id) : ""});
+  }
+  print_rows(rows, store->layout().epoch.value, o.store.json);
   return int{ok};
 }
 
@@ -72,7 +98,10 @@ std::vector<kv::target_id> named(const kv_targets_options& o) {
 result<int> drain(const kv_targets_options& o) {
   TROUPE_TRY(auto where, o.store.resolve());
   if (auto r = kv::drain_targets(where.dir, named(o), !o.back); !r) return fail(r.error());
-  if (o.back) return int{ok};
+  if (o.back) {
+    for (const auto t : named(o)) tell("troupe kv targets drain: target {} gets new blocks\n", t.value);
+    return int{ok};
+  }
   kv_interrupt interrupt;
   TROUPE_TRY(auto store, kv::directory_store::open(where));
   kv_notes("targets drain", *store);
@@ -114,6 +143,10 @@ result<int> renew(const kv_targets_options& o) {
   kv_notes("targets renew", *store);
   for (const auto t : named(o)) {
     const auto u = store->usage(t);
+    if (u && store->notes().empty() && u->shards > 0) {
+      tell("troupe kv targets renew: target {} is as the store knows it, with {} shards\n", t.value, u->shards);
+      continue;
+    }
     if (!u) return complain("kv targets renew", fmt::format("target {} is still absent", t.value), failed);
     tell("troupe kv targets renew: target {} begins with {} shards; `troupe kv scrub` makes good the rest\n", t.value,
          u->shards);
@@ -136,8 +169,14 @@ void add_kv_targets(CLI::App& kv, context& ctx) {
     auto o = std::make_shared<kv_targets_options>();
     CLI::App* c = group->add_subcommand(name, text);
     o->store.add_to(*c, false);
+    o->store.add_cluster_to(*c);
     c->callback([o, name, run, &ctx] {
-      auto r = run(*o);
+      const bool changes = std::string_view(name) != "ls";
+      auto r = changes && o->store.on_cluster()
+                   ? result<int>(fail(errc::invalid_argument,
+                                      "the targets of a cluster are storage.nodes times storage.disks of its "
+                                      "configuration, fixed at its start; only `ls` works on it"))
+                   : run(*o);
       ctx.result = r ? *r : kv_fail(fmt::format("targets {}", name), r.error());
     });
     return std::make_pair(o, c);

@@ -32,13 +32,12 @@ actor_net::actor_net(const net_options& options) : parts_(std::make_unique<parts
 actor_net::~actor_net() = default;
 
 std::string dial_failure(const caf::error& e) {
-  if (e == caf::sec::request_timeout) return "no answer in time";
-  if (e == caf::sec::cannot_connect_to_node)
-    return "nobody listens there; is the cluster up, and is this where its director listens (`director.listen`, or "
-           "ACTORS AT in `troupe status`)?";
+  // A process that hangs takes the connection and says nothing.
+  if (e == caf::sec::request_timeout || e == caf::sec::connection_timeout)
+    return "no answer in time: the process there hangs, or is very busy";
+  if (e == caf::sec::cannot_connect_to_node) return "nobody listens there; is it up, and is this its address?";
   log::debug("connect: {}", caf::to_string(e));
-  return "what listens there is no node of Troupe, an HTTP port perhaps; give the address where the director listens "
-         "for nodes (`director.listen`, or ACTORS AT in `troupe status`)";
+  return "it ended the connection: it is going down, or what listens there is no node of Troupe, an HTTP port perhaps";
 }
 
 result<void> actor_net::may_listen(const config::address& where) {
@@ -65,7 +64,9 @@ result<caf::strong_actor_ptr> actor_net::dial_any(const config::address& where, 
           },
           [&](caf::error& e) {
             out = fail(actors::from_caf(e).code == errc::timeout ? errc::timeout : errc::unavailable,
-                       "cannot reach {}: {}", where.text(), dial_failure(e));
+                       "cannot reach {}: {}; a cluster is named by the address where its director listens for nodes "
+                       "(`director.listen`, or ACTORS AT of the director in `troupe status`)",
+                       where.text(), dial_failure(e));
           });
   return out;
 }

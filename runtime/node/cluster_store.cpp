@@ -224,6 +224,28 @@ kv::shard_usage cluster_store::usage() {
   return sum;
 }
 
+std::vector<cluster_store::target_line> cluster_store::targets() {
+  auto out = snapshot<std::vector<target_line>>([](store_state& s) {
+    std::vector<target_line> lines;
+    for (uint32_t seat = 0; seat < s.seats; ++seat) {
+      for (uint32_t d = 0; d < s.disks; ++d) {
+        const kv::target_id id{seat * s.disks + d + 1};
+        target_line line{id, {}, fmt::format("storage node {}: {}", seat, s.nodes[seat].why)};
+        for (const auto& t : s.nodes[seat].targets)
+          if (s.nodes[seat].up && t.id == id) line.text = t.text;
+        lines.push_back(std::move(line));
+      }
+    }
+    return lines;
+  });
+  for (auto& line : out) {
+    auto u = wait<kv::shard_usage>(
+        [id = line.id](store_state& s, auto back) { s.client->who().targets.at(id)->usage(std::move(back)); });
+    if (u) line.usage = *u;
+  }
+  return out;
+}
+
 kv::index_stats cluster_store::stats() {
   kv::index_stats sum;
   const auto owners = snapshot<size_t>([](store_state& s) { return s.client->who().owners.size(); });
@@ -291,55 +313,83 @@ result<void> cluster_store::each_extent(const std::function<bool(const kv::index
   return {};
 }
 
+namespace {
+
+// The run of one storage node.
+struct scrub_part {
+  uint32_t seat = 0;
+  scrubber_actor to;
+  uint64_t run = 0;
+  uint32_t tries = 0;
+  bool running = true;
+  kv::scrub_report report;
+  std::string failed;  // it does not answer: its targets count as absent
+
+  void give_up(const std::string& why) {
+    running = false;
+    failed = fmt::format("storage node {} did not finish: {}", seat, why);
+  }
+
+  // A run of its own that is under way is let end, because it does the same.
+  void begin(caf::scoped_actor& self, const kv_scrub& how, const kv::scrub_options& options) {
+    for (++tries;; sleep_for(poll_every)) {
+      auto s = ask_scrubber(self, to, how);
+      if (!s) return give_up(s.error().message);
+      if (s->outcome.ok()) {
+        run = s->run;
+        return;
+      }
+      if (options.stop && options.stop->load()) return give_up("stopped before it began");
+    }
+  }
+
+  void look(caf::scoped_actor& self, const kv_scrub& how, const kv::scrub_options& options) {
+    const bool stop = options.stop && options.stop->load();
+    auto s = ask_scrubber(self, to, kv_scrub_query{run, stop});
+    if (!s) return give_up(s.error().message);
+    running = s->running;
+    report = std::move(s->report);
+    if (running || s->outcome.ok()) return;
+    // Another node went away meanwhile: the next run knows that.
+    if (tries > 3 || stop) return give_up(s->outcome.text);
+    running = true;
+    begin(self, how, options);
+  }
+};
+
+}  // namespace
+
 result<kv::scrub_report> cluster_store::scrub(const kv::scrub_options& options) {
-  struct part {
-    uint32_t seat = 0;
-    scrubber_actor to;
-    uint64_t run = 0;
-    bool running = true;
-    kv::scrub_report report;
-  };
-  auto parts = snapshot<std::vector<part>>([](store_state& s) {
-    std::vector<part> out;
+  auto parts = snapshot<std::vector<scrub_part>>([](store_state& s) {
+    std::vector<scrub_part> out;
     for (const auto& n : s.nodes)
-      if (n.up) out.push_back({n.seat, n.scrubber, 0, true, {}});
+      if (n.up) out.push_back({n.seat, n.scrubber, 0, 0, true, {}, {}});
     return out;
   });
+  const auto disks = snapshot<uint32_t>([](store_state& s) { return s.disks; });
   if (parts.empty()) return fail(errc::unavailable, "no storage node answers");
   caf::scoped_actor self{net_.system()};
   const kv_scrub start{options.repair, options.restore, options.drop_lost, options.orphan_grace_s};
-  for (auto& p : parts) {
-    for (;;) {
-      auto s = ask_scrubber(self, p.to, start);
-      if (!s) return fail(s.error().code, "storage node {}: {}", p.seat, s.error().message);
-      if (s->outcome.ok()) {
-        p.run = s->run;
-        break;
-      }
-      // A run of its own: it is let end, because it does the same.
-      if (options.stop && options.stop->load()) return fail(errc::cancelled, "stopped before it began");
-      sleep_for(poll_every);
-    }
-  }
+  for (auto& p : parts) p.begin(self, start, options);
   kv::scrub_report sum;
   for (bool running = true; running;) {
     running = false;
     sum = {};
-    const bool stop = options.stop && options.stop->load();
     for (auto& p : parts) {
-      if (p.running) {
-        auto s = ask_scrubber(self, p.to, kv_scrub_query{p.run, stop});
-        if (!s) return fail(errc::unavailable, "storage node {}: {}", p.seat, s.error().message);
-        if (!s->outcome.ok()) return fail(s->outcome.code, "storage node {}: {}", p.seat, s->outcome.text);
-        p.running = s->running;
-        p.report = std::move(s->report);
-      }
+      if (p.running) p.look(self, start, options);
       running |= p.running;
       add(sum, p.report);
+      if (p.failed.empty()) continue;
+      kv::scrub_report lacks;
+      for (uint32_t d = 0; d < disks; ++d) lacks.absent.push_back(kv::target_id{p.seat * disks + d + 1});
+      lacks.notes.push_back(p.failed);
+      add(sum, lacks);
     }
     if (options.progress) options.progress(sum);
     if (running) sleep_for(poll_every);
   }
+  if (std::all_of(parts.begin(), parts.end(), [](const scrub_part& p) { return !p.failed.empty(); }))
+    return fail(errc::unavailable, "{}", parts.front().failed);
   std::sort(sum.absent.begin(), sum.absent.end());
   return sum;
 }

@@ -59,6 +59,13 @@ class cluster_store {
   /// What the last repairing scrub gave back before it began. The nodes do that by themselves all the time.
   result<kv::reclaim_report> maintain() { return kv::reclaim_report{}; }
   kv::shard_usage usage();
+  /// Every target: how full, or nothing while it is away; where it lies, or why it is away.
+  struct target_line {
+    kv::target_id id;
+    std::optional<kv::shard_usage> usage;
+    std::string text;
+  };
+  std::vector<target_line> targets();
   /// Each record counts once, whatever its copies. While a node is away what is visible is counted one by one, and what
   /// has expired is approximate.
   kv::index_stats stats();

@@ -96,6 +96,7 @@ result<cluster_picture> take_picture(actor_net& net, const config::address& dire
     return fail(report.error().code, "the director at {} does not answer: {}", director.text(), report.error().message);
   cluster_picture p;
   p.cluster = std::move(*report);
+  p.director = director.text();
   for (const node_entry& n : p.cluster.view.nodes) {
     if (n.roles.empty()) continue;
     auto door = net.dial<door_actor>({n.host, n.port}, limit);
@@ -146,8 +147,10 @@ std::string as_table(const cluster_picture& p) {
       if (r.assignment.what == role::front && !r.ep_address.empty()) serves = r.ep_address;
     }
     std::string heard = i < p.cluster.heard_ms_ago.size() ? fmt::format("{} ms", p.cluster.heard_ms_ago[i]) : "-";
-    rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid),
-                    fmt::format("{}:{}", n.host, n.port), serves, heard, waiting, running, pages, moving, handed});
+    // The director's process listens twice; who joins, or names the cluster, needs the director.
+    const auto at = n.name == "director" ? p.director : fmt::format("{}:{}", n.host, n.port);
+    rows.push_back({std::to_string(n.node.value), n.name, role_text(n), state_text(n), std::to_string(n.pid), at,
+                    serves, heard, waiting, running, pages, moving, handed});
   }
   std::vector<size_t> width(rows[0].size());
   for (const auto& row : rows) {

@@ -18,6 +18,7 @@ namespace troupe::node {
 /// A picture of a cluster. What could not be asked is left out of the maps.
 struct cluster_picture {
   actors::status_report cluster;
+  std::string director;                                        // where it was asked
   std::map<std::string, actors::scheduler_report> schedulers;  // by seat
   std::map<std::string, actors::rank_report> ranks;            // by seat
   std::map<std::string, actors::front_report> fronts;          // by seat

@@ -79,6 +79,15 @@ TEST_F(kv, put_match_get_and_losses_as_in_the_documentation) {
   r = troupe({"kv", "verify", "--dir", dir, "--json"});
   EXPECT_EQ(r.code, 0) << r.out;
   fs::remove_all(dir + "/index");
+  for (const auto& look : {std::vector<std::string>{"match", "--text", text}, {"ls"}, {"stat"}, {"targets", "ls"}}) {
+    std::vector<std::string> args{"kv"};
+    args.insert(args.end(), look.begin(), look.end());
+    args.insert(args.end(), {"--dir", dir});
+    r = troupe(args);
+    EXPECT_EQ(r.code, 3) << look[0];
+    EXPECT_THAT(r.err, HasSubstr("`troupe kv scrub`")) << look[0];
+    EXPECT_FALSE(fs::exists(dir + "/index")) << look[0] << " writes nothing";
+  }
   r = get();
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(read_file(copy) == bytes);
@@ -299,6 +308,11 @@ TEST_F(kv, mistakes_say_what_is_wrong) {
       {{"put", "--dir", "/proc/kv", "--block-tokens", "4", "--text", text, "--data", data}, 1, "/proc/kv"},
       {{"bench", "--dir", folder.path + "/b", "--ec", "2+1", "--targets", "2"}, 2, "at least 3 are needed"},
       {{"stat", "-c", "/nonexistent.yaml"}, 2, "/nonexistent.yaml"},
+      {{"get", "--dir", dir, "--fingerprint", "another", "--text", text, "--out", copy}, 2, "ingerprint"},
+      {{"match", "--dir", dir, "--fingerprint", "another", "--text", text}, 2, "ingerprint"},
+      {{"targets", "remove", "--dir", dir, "77"}, 2, "no target 77"},
+      {{"targets", "drain", "--dir", dir, "77"}, 2, "no target 77"},
+      {{"targets", "drain", "--cluster", "x", "1"}, 2, "only `ls` works on it"},
   };
   for (const auto& row : rows) {
     std::vector<std::string> args{"kv"};
@@ -370,33 +384,77 @@ TEST_F(kv, a_benchmark_that_does_not_fit_is_refused_before_anything_is_made) {
   }
 }
 
-// A benchmark that is told to stop while it writes: exit code 130, and a store in order.
-TEST_F(kv, an_interrupt_leaves_a_clean_store) {
-  const std::string b = folder.path + "/b";
+// Starts `troupe`, sends it Ctrl-C once `made` is there, and gives its exit code; `said` gets its stderr.
+int interrupt(std::vector<std::string> args, const std::string& made, std::string& said) {
+  args.insert(args.begin(), "troupe");
+  std::vector<char*> words;
+  for (auto& a : args) words.push_back(a.data());
+  words.push_back(nullptr);
   int err[2];
-  ASSERT_EQ(pipe2(err, O_CLOEXEC), 0);
+  if (pipe2(err, O_CLOEXEC) != 0) return -1;
   const pid_t pid = fork();
   if (pid == 0) {
     dup2(err[1], STDERR_FILENO);
     dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
-    execl(troupe_path().c_str(), "troupe", "kv", "bench", "--dir", b.c_str(), "--chunk", "1MiB", "--blocks", "100000",
-          "--chain", "8", "--block-bytes", "2000", "--rounds", "100", nullptr);
+    execv(troupe_path().c_str(), words.data());
     _exit(127);
   }
   close(err[1]);
-  std::string said;
-  char c;
-  while (said.find("writing") == std::string::npos && read(err[0], &c, 1) == 1) said += c;
-  while (!fs::exists(b + "/target-0001/chunk-00000000") && kill(pid, 0) == 0 && waitpid(pid, nullptr, WNOHANG) == 0) {
-  }
-  kill(pid, SIGINT);
   int status = 0;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  bool ended = false;
+  while (!ended && !fs::exists(made)) ended = waitpid(pid, &status, WNOHANG) == pid;
+  if (!ended) kill(pid, SIGINT);
+  char text[4096];
+  for (ssize_t n; (n = read(err[0], text, sizeof text)) > 0;) said.append(text, static_cast<size_t>(n));
   close(err[0]);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
+  if (!ended && waitpid(pid, &status, 0) != pid) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// A benchmark that is told to stop while it writes: exit code 130, and a store in order.
+TEST_F(kv, an_interrupt_leaves_a_clean_store) {
+  const std::string b = folder.path + "/b";
+  std::string said;
+  EXPECT_EQ(interrupt({"kv", "bench", "--dir", b, "--chunk", "1MiB", "--blocks", "100000", "--chain", "8",
+                       "--block-bytes", "2000", "--rounds", "100"},
+                      b + "/target-0001/chunk-00000000", said),
+            130)
+      << said;
   auto r = troupe({"kv", "verify", "--dir", b, "--json"});
   EXPECT_EQ(r.code, 0) << r.out;
+}
+
+// The same with a put: what it says is stored is there, and the next put goes on.
+TEST_F(kv, an_interrupted_put_goes_on_where_it_was) {
+  constexpr size_t blocks = 40'000;
+  std::string ids, many;
+  for (size_t i = 0; i < blocks * 4; ++i) ids += std::to_string(i % 1'000) + " ";
+  for (size_t i = 0; i < blocks * 20; ++i) many += static_cast<char>(i * 7 + i / 251);
+  write_file(folder.path + "/ids", ids);
+  write_file(data, many);
+  const std::vector<std::string> chain{"--dir", dir, "--tokens", folder.path + "/ids"};
+  const auto with = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "kv");
+    args.insert(args.end(), chain.begin(), chain.end());
+    return args;
+  };
+  std::string said;
+  ASSERT_EQ(interrupt(with({"put", "--chunk", "1MiB", "--block-tokens", "4", "--data", data}),
+                      dir + "/target-0001/chunk-00000000", said),
+            130)
+      << said;
+  EXPECT_THAT(said, HasSubstr("stopped; ")) << said;
+  auto r = troupe(with({"match", "--json"}));
+  const auto there = json::parse(r.out)["blocks"].get<size_t>();
+  EXPECT_LT(there, blocks);
+  EXPECT_THAT(said, HasSubstr("stopped; " + std::to_string(there) + " of"));
+  EXPECT_EQ(troupe({"kv", "verify", "--dir", dir}).code, 0);
+  r = troupe(with({"put", "--data", data, "--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out)["stored"], blocks - there);
+  r = troupe(with({"get", "--out", copy}));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(read_file(copy) == many);
 }
 
 }  // namespace

@@ -165,6 +165,23 @@ TEST(file_disk, more_chunks_than_descriptors_are_served) {
   }
 }
 
+// The open file would take writes for nobody.
+TEST(file_disk, a_folder_that_is_deleted_while_it_is_in_use_is_noticed) {
+  scratch dir;
+  auto d = open_file_disk(dir.path + "/kv");
+  ASSERT_TRUE(d);
+  ASSERT_TRUE((*d)->create(1, 64 << 10));
+  const auto page = filled(run_bytes, 1);
+  ASSERT_TRUE((*d)->write(1, 0, page.bytes()));
+  std::filesystem::remove_all(dir.path + "/kv");
+  const auto written = (*d)->write(1, 0, page.bytes());
+  ASSERT_FALSE(written);
+  EXPECT_NE(written.error().message.find("was deleted while it was in use"), std::string::npos);
+  const aligned_buffer out(run_bytes);
+  EXPECT_FALSE((*d)->read(1, 0, out.bytes()));
+  EXPECT_FALSE((*d)->create(2, 64 << 10));
+}
+
 TEST(file_disk, no_directory_is_an_error_with_its_path) {
   scratch dir;
   const std::string file = dir.path + "/file";
