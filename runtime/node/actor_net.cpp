@@ -64,9 +64,7 @@ result<caf::strong_actor_ptr> actor_net::dial_any(const config::address& where, 
           },
           [&](caf::error& e) {
             out = fail(actors::from_caf(e).code == errc::timeout ? errc::timeout : errc::unavailable,
-                       "cannot reach {}: {}; a cluster is named by the address where its director listens for nodes "
-                       "(`director.listen`, or ACTORS AT of the director in `troupe status`)",
-                       where.text(), dial_failure(e));
+                       "cannot reach {}: {}{}", where.text(), dial_failure(e), where_directors_listen);
           });
   return out;
 }

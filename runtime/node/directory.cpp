@@ -160,7 +160,8 @@ class directory_state {
     }
     p.dialling = false;
     for (auto& w : std::exchange(p.queue, {}))
-      w.to.deliver(refusal(errc::unavailable, "cannot reach " + p.at.text() + ": " + why));
+      w.to.deliver(refusal(errc::unavailable, "cannot reach " + p.at.text() + ": " + why +
+                                                  (number == node_number{} ? where_directors_listen : "")));
   }
 
   void reached(node_number number, peer& p, const any_handle& handle) {
