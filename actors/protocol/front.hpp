@@ -38,8 +38,10 @@ class client_sink {
 struct client_submit {
   std::string id;  // unique among running requests
   std::string tenant, salt;
-  uint8_t traffic = 0;
-  uint8_t priority = 5;  // 0 to 9, higher is sooner (policies/queue_order.hpp)
+  uint8_t traffic = 0;                // kv::traffic_class
+  uint8_t priority = 5;               // 0 to 9, higher is sooner (policies/queue_order.hpp)
+  bool cache = true;                  // blocks of it may be read from and written to the store
+  std::vector<kv::block_hash> chain;  // of the complete blocks of the prompt, under the salt
   std::vector<kernels::token_id> prompt;
   kernels::sampling_params sampling;
   kernels::stop_params stop;
@@ -68,17 +70,19 @@ struct front_report {
   uint64_t pulled = 0, pulled_bytes = 0, computed_again = 0;  // sequences handed over, and those whose hand-over failed
   int64_t pulled_ns = 0;                                      // sum
   uint64_t balanced = 0, alone = 0;  // places that balancers gave, and that this front chose without one
-  kernels::model_facts facts;        // of the attached decode schedulers
-  std::vector<eplb_report> experts;  // the last one of each group that is balanced
+  uint64_t matches = 0, matches_failed = 0, matches_late = 0;  // asked of the store; of these not answered; too late
+  uint64_t hit_tokens = 0, miss_tokens = 0;                    // of prompts that ended: not computed, computed
+  kernels::model_facts facts;                                  // of the attached decode schedulers
+  std::vector<eplb_report> experts;                            // the last one of each group that is balanced
   bool operator==(const front_report&) const = default;
 };
 TROUPE_FIELDS(front_report, ready, draining, running, prefill_schedulers, decode_schedulers, accepted, refused,
               finished, cancelled, failed, resumed, tokens, pulled, pulled_bytes, computed_again, pulled_ns, balanced,
-              alone, facts, experts)
+              alone, matches, matches_failed, matches_late, hit_tokens, miss_tokens, facts, experts)
 
-using entrypoint_actor =
-    actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>, takes<eplb_report>,
-               answers<front_query, front_report>, answers<drain_request, drain_reply>, takes<tick>>;
+using entrypoint_actor = actor_type<takes<client_submit>, takes<client_cancel>, takes<cluster_view>, takes<token_batch>,
+                                    takes<eplb_report>, takes<match_answer>, answers<front_query, front_report>,
+                                    answers<drain_request, drain_reply>, takes<tick>>;
 
 }  // namespace troupe::actors
 

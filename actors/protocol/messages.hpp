@@ -51,7 +51,7 @@ TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
   F(front_query) F(front_report) F(transfer_open) F(transfer_grant) F(transfer_close) F(fetch_start) \
   F(fetch_drop) F(fetch_done) F(pool_update) F(engine_fetched) F(lease_request) F(placement_query) \
   F(placement_report) F(stage_placement) F(flip_placement) F(drop_placement) F(placement_reply) F(eplb_query) \
-  F(eplb_report) \
+  F(eplb_report) F(match_answer) F(prefix_read) F(prefix_drop) F(prefix_done) F(prefix_write) F(prefix_event) \
   TROUPE_BALANCE_MESSAGES(F) \
   F(dial_request) F(greeting) \
   TROUPE_STORAGE_MESSAGES(F)

@@ -17,6 +17,7 @@
 #include "actors/protocol/balance.hpp"
 #include "actors/protocol/cluster.hpp"
 #include "actors/protocol/eplb.hpp"
+#include "actors/protocol/prefix.hpp"
 #include "actors/protocol/serving.hpp"
 
 namespace troupe::actors {
@@ -40,18 +41,19 @@ struct rank_update {
 TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
 
 /// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. imports[i] is the fetch
-/// that plan.open[i] comes from, 0 for none: the rank names its pages and its place. Where plan.sequences[i].export_to
-/// is not no_handoff, the rank names the place, or exports nothing when none is free. Imports of a plan that is not
-/// applied are dropped. A plan of another group epoch is answered with a step_done that has failure `stale` and applied
-/// = false.
+/// that plan.open[i] comes from, 0 for none: the rank names its pages and its place. reads[i] is the read of cached
+/// blocks that plan.open[i] starts with, 0 for none: its pages come first in the slot's table. Where
+/// plan.sequences[i].export_to is not no_handoff, the rank names the place, or exports nothing when none is free.
+/// Imports of a plan that is not applied are dropped. A plan of another group epoch is answered with a step_done that
+/// has failure `stale` and applied = false.
 struct submit_plan {
   group_epoch group;
   kernels::step_plan plan;
   std::vector<uint32_t> grow;
-  std::vector<uint64_t> imports;
+  std::vector<uint64_t> imports, reads;
   bool operator==(const submit_plan&) const = default;
 };
-TROUPE_FIELDS(submit_plan, group, plan, grow, imports)
+TROUPE_FIELDS(submit_plan, group, plan, grow, imports, reads)
 
 struct step_done {
   group_epoch group;
@@ -100,22 +102,24 @@ struct rank_report {
   uint64_t steps = 0, split_steps = 0;  // split: in two micro-batches
   kernels::step_times times;            // sums
   transfer_counts transfers;
+  prefix_counts prefix;
   bool operator==(const rank_report&) const = default;
 };
 TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, pages_request, pages_transfer,
-              pages_write_back, slots_open, plans_open, steps, split_steps, times, transfers)
+              pages_write_back, slots_open, plans_open, steps, split_steps, times, transfers, prefix)
 
 using rank_actor =
     actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,
                takes<engine_grouped>, takes<engine_step>, answers<transfer_open, transfer_grant>,
                answers<transfer_close, ack>, takes<fetch_start>, takes<fetch_drop>, takes<engine_fetched>,
+               takes<prefix_read>, takes<prefix_drop>, takes<prefix_write>, takes<prefix_event>,
                answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
 
 using scheduler_actor =
     actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,
                answers<lease_request, enqueue_reply>, answers<rank_load_query, rank_load>, answers<cancel_request, ack>,
                takes<token_ack>, takes<cluster_view>, takes<rank_update>, takes<step_done>, takes<fetch_done>,
-               takes<pool_update>, answers<transfer_close, ack>, answers<drain_request, drain_reply>,
-               answers<scheduler_query, scheduler_report>, takes<tick>>;
+               takes<pool_update>, takes<prefix_done>, answers<transfer_close, ack>,
+               answers<drain_request, drain_reply>, answers<scheduler_query, scheduler_report>, takes<tick>>;
 
 }  // namespace troupe::actors

@@ -25,6 +25,7 @@
 #include "actors/protocol/common.hpp"
 #include "actors/protocol/handoff.hpp"
 #include "actors/protocol/kernel_types.hpp"
+#include "actors/protocol/prefix.hpp"
 
 namespace troupe::actors {
 /// Makes a front known to a scheduler: once per connection, before anything else.
@@ -58,10 +59,11 @@ struct enqueue_request {
   bool speculate = true;
   uint8_t priority = 5;  // where it waits: 0 to 9, higher is sooner
   handoff_ticket handoff;
+  prefix_plan prefix;
   bool operator==(const enqueue_request&) const = default;
 };
 TROUPE_FIELDS(enqueue_request, epoch, front, request, attempt, tokens, prompt_length, sampling, stop, speculate,
-              priority, handoff)
+              priority, handoff, prefix)
 
 struct enqueue_reply {
   status outcome;  // exhausted: queue full; unavailable: draining or no engine; invalid_argument: can never fit; stale
@@ -157,13 +159,15 @@ struct scheduler_report {
   uint32_t leased = 0;                                           // places kept for requests that are still elsewhere
   uint32_t fetching = 0;                                         // sequences under way from prefill ranks
   uint64_t fetched = 0, recomputed = 0;  // sequences handed over: state pulled; prompt computed again instead
+  uint32_t reading = 0;                  // prompts whose cached blocks are being read
+  uint64_t cached_tokens = 0;            // of prompts, not computed
   uint64_t steps = 0, prompt_rows = 0, tokens = 0, drafted = 0, accepted = 0, finished = 0, cancelled = 0, failed = 0,
            refused = 0, preempted = 0, resent = 0;
   std::vector<std::string> reasons;  // of the latest decisions, oldest first, at most 16
   bool operator==(const scheduler_report&) const = default;
 };
 TROUPE_FIELDS(scheduler_report, state, waiting, running, closing, unacknowledged, pages_total, pages_free,
-              pages_reserved, pages_held, leased, fetching, fetched, recomputed, steps, prompt_rows, tokens, drafted,
-              accepted, finished, cancelled, failed, refused, preempted, resent, reasons)
+              pages_reserved, pages_held, leased, fetching, fetched, recomputed, reading, cached_tokens, steps,
+              prompt_rows, tokens, drafted, accepted, finished, cancelled, failed, refused, preempted, resent, reasons)
 
 }  // namespace troupe::actors

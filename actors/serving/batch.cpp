@@ -91,6 +91,7 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   s.stop = r.stop;
   s.speculate = r.speculate;
   s.handoff = r.handoff;
+  s.prefix = r.prefix;
   if (limits_.handoffs == 0 || s.handoff.rows < s.prompt_length || s.handoff.rows + 1 != s.known.size())
     s.handoff.kind = s.handoff.kind == handoff_kind::none ? handoff_kind::none : handoff_kind::recompute;
   if (s.known.empty() || s.prompt_length == 0 || s.prompt_length > s.known.size())
@@ -105,6 +106,7 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   if (pages_for(token_cap(s)) > limits_.pages)
     return refuse(errc::invalid_argument,
                   fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
+  check_prefix(s);
   // Who has a lease does not queue.
   const uint32_t before = leased != 0 ? 0 : static_cast<uint32_t>(waiting_.size());
   auto admission = policies::plan_admission({before, queue_limit_, open});
@@ -144,6 +146,8 @@ batch::cancelled batch::cancel(const key& k) {
   auto& s = at(number);
   if (!s.cancel && s.at != phase::leased && s.at != phase::ended && !(s.at == phase::closing && !s.preempted))
     ++counters_.cancelled;
+  // What has been made of an answer that is cut off (a stop string, say) is as good as any.
+  if (has_slot_open(s) && s.committed >= s.opened) write_back(s, true);
   s.cancel = true;
   s.preempted = false;
   for (const auto& u : s.unacked)  // whether or not it has been sent: who cancels does not use it
@@ -202,8 +206,8 @@ bool batch::has_unacknowledged() const {
 
 size_t batch::unfinished() const {
   return static_cast<size_t>(std::count_if(sequences_.begin(), sequences_.end(), [](auto& s) {
-    return s.second.at == phase::waiting || s.second.at == phase::fetching || s.second.at == phase::running ||
-           s.second.preempted;
+    return s.second.at == phase::waiting || s.second.at == phase::fetching || s.second.at == phase::reading ||
+           s.second.at == phase::running || s.second.preempted;
   }));
 }
 
@@ -213,6 +217,7 @@ void batch::emit(sequence& s, stream_item item) {
   item.attempt = s.id.attempt;
   item.drafted = s.drafted;
   item.accepted = s.accepted;
+  item.cached = s.reuse;
   item.pulled_bytes = std::exchange(s.pulled_bytes, 0);
   item.pulled_ns = std::exchange(s.pulled_ns, 0);
   item.computed_again = std::exchange(s.computed_again, false);
@@ -245,10 +250,16 @@ void batch::leave(uint64_t number) {
       drops_.push_back({number, s.handoff});
       s.at = phase::closing;
       break;
+    case phase::reading:
+      prefix_drops_.push_back({s.read});
+      s.at = phase::closing;
+      break;
     case phase::running:
       std::erase(running_, number);
       if (s.importing)
         drops_.push_back({number, s.handoff});
+      else if (s.filled)
+        prefix_drops_.push_back({s.read});
       else
         to_close_.push_back(s.slot);
       s.at = phase::closing;
@@ -298,9 +309,12 @@ void batch::give_slot(sequence& s) {
 // From the front of the queue, computed from its tokens whatever it came from.
 void batch::wait_again(uint64_t number) {
   auto& s = at(number);
+  if (s.preempted) reuse_own(s);
   s.preempted = s.importing = false;
   s.at = phase::waiting;
   s.opened = s.planned = s.committed = s.in_flight = 0;
+  s.reuse = s.replay = 0;
+  s.filled = false;
   s.handoff = {};
   waiting_.push_front(number);
 }
@@ -337,6 +351,10 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r, const h
     item.handoff = ticket;
     if (ticket.kind == handoff_kind::none) item.handoff.kind = handoff_kind::recompute;
   }
+  if (r.tokens.empty())
+    write_back(s, false);
+  else if (r.finish != finish_reason::error && (r.committed == s.opened || r.finish != finish_reason::none))
+    write_back(s, true);
   const uint64_t number = by_key_.at(s.id);
   if (item.last())
     end(number, std::move(item));
@@ -364,6 +382,9 @@ void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>&
     apply_failure(rec, r);
     return;
   }
+  uint32_t prompt_rows = 0;
+  for (const auto& e : plans_.front().entries) prompt_rows += e.rows;
+  measure(r, prompt_rows);
   for (const auto& result : r.sequences) {
     handoff_ticket ticket;
     for (const auto& t : tickets)
@@ -428,7 +449,8 @@ void batch::fail_all(errc code, const std::string& text) {
   expire_leases(nanoseconds::max());
   std::vector<uint64_t> open;
   for (auto& [number, s] : sequences_)
-    if (s.at == phase::waiting || s.at == phase::fetching || s.at == phase::running || s.preempted)
+    if (s.at == phase::waiting || s.at == phase::fetching || s.at == phase::reading || s.at == phase::running ||
+        s.preempted)
       open.push_back(number);
   for (uint64_t number : open) {
     stream_item item;
@@ -461,6 +483,7 @@ void batch::describe(scheduler_report& out) const {
   for (auto& [number, s] : sequences_) {
     out.closing += s.at == phase::closing;
     out.fetching += s.at == phase::fetching;
+    out.reading += s.at == phase::reading;
     out.leased += s.at == phase::leased;
     out.unacknowledged += static_cast<uint32_t>(s.unacked.size());
     out.pages_reserved += s.pages;

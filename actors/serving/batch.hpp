@@ -9,17 +9,23 @@
 // One that comes from a prefill rank is  waiting --(slot, pages, a place)--> fetching --(it is here)--> running, and
 // its slot is opened with what was fetched; or back to waiting, to be computed again. In closing it waits for the rank
 // to let go of what was fetched instead of for a slot.
+//
+// One whose first blocks are cached is  waiting --(slot, pages)--> reading --(they are here)--> running, from behind
+// them; or back to waiting, as a miss. What is complete of a sequence is written back (batch_prefix.cpp).
 #pragma once
 
 #include <compare>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/protocol/rank.hpp"
+#include "actors/serving/prefix_store.hpp"
+#include "policies/hit_length.hpp"
 
 namespace troupe::actors {
 
@@ -38,6 +44,7 @@ class batch {
     kernels::step_plan plan;
     std::vector<uint32_t> grow;     // pages to append, per sequence of the plan
     std::vector<uint64_t> imports;  // fetch that an open comes from, per open of the plan; 0: none
+    std::vector<uint64_t> reads;    // read of cached blocks that an open starts with, the same way
   };
   enum class cancelled : uint8_t { unknown, done, closing };
 
@@ -45,6 +52,9 @@ class batch {
 
   /// Once, before anything else is asked of it.
   void configure(const kernels::model_facts& facts, const kernels::engine_limits& limits);
+
+  /// Before the first request: cached blocks are read and written, by this scheme and within these times.
+  void use_cache(const prefix_options& options);
 
   /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is
   /// taken once; a newer attempt cancels the older one.
@@ -73,6 +83,7 @@ class batch {
   void apply(const kernels::step_result& r, const std::vector<slot_ticket>& tickets = {}, uint32_t pages_held = 0);
   /// The rank's word on a fetch.
   void fetched(const fetch_done& m);
+  void read_done(const prefix_done& m);
   /// Pages that are neither free nor of a sequence here.
   void held(uint32_t pages) { pages_held_ = pages; }
 
@@ -84,6 +95,11 @@ class batch {
   /// Fetches to begin, and fetches and tickets to let go, since the last call.
   std::vector<fetch_start> take_fetches() { return std::exchange(fetches_, {}); }
   std::vector<fetch_drop> take_drops() { return std::exchange(drops_, {}); }
+  /// The same of cached blocks; and blocks to write back, which the rank must hear of before the next plan, because
+  /// that may close their slot.
+  std::vector<prefix_read> take_reads() { return std::exchange(prefix_reads_, {}); }
+  std::vector<prefix_drop> take_read_drops() { return std::exchange(prefix_drops_, {}); }
+  std::vector<prefix_write> take_writes() { return std::exchange(prefix_writes_, {}); }
   /// Cancelled requests whose slot has been closed since the last call.
   std::vector<key> take_forgotten() { return std::exchange(forgotten_, {}); }
   /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it
@@ -103,7 +119,7 @@ class batch {
   void describe(scheduler_report& out) const;
 
  private:
-  enum class phase : uint8_t { leased, waiting, fetching, running, closing, ended };
+  enum class phase : uint8_t { leased, waiting, fetching, reading, running, closing, ended };
   struct sequence {
     key id;
     std::vector<kernels::token_id> known;  // prompt and everything sampled since
@@ -117,6 +133,11 @@ class batch {
     bool wants_notice = false;  // somebody waits for take_forgotten
     bool importing = false;     // running or closing: the slot has not been opened, what was fetched is in the rank
     handoff_ticket handoff;     // pull: not fetched yet
+    prefix_plan prefix;
+    uint32_t reuse = 0, replay = 0;  // of the slot: tokens that are not run; run for their windows only
+    uint64_t read = 0;               // number of the read of cached blocks, while it is under way or here
+    bool filled = false;             // running or closing: the same as importing, with cached blocks
+    uint32_t written = 0;            // blocks that are in the store or were given to be written
     nanoseconds leased_until{0};
     uint64_t pulled_bytes = 0;  // until an item has told it; so the next two
     int64_t pulled_ns = 0;
@@ -138,7 +159,7 @@ class batch {
   struct entry {
     uint64_t sequence = 0;
     uint32_t rows = 0, worst = 0, grow = 0;
-    bool opens = false, imports = false;
+    bool opens = false, imports = false, fills = false;
   };
   struct record {
     uint64_t id = 0;
@@ -151,11 +172,21 @@ class batch {
   uint32_t pages_for(uint32_t tokens) const;
   uint32_t pages_after_next(const sequence& s) const;
   bool runs_next(const sequence& s) const;
+  bool has_slot_open(const sequence& s) const { return s.at == phase::running && !s.importing && !s.filled; }
   uint32_t pages_usable() const { return pages_free_ > pages_held_ ? pages_free_ - pages_held_ : 0; }
   void take_slot(sequence& s, uint64_t number);
   void give_slot(sequence& s);
   void begin_fetch(uint64_t number, uint32_t pages);
   void wait_again(uint64_t number);
+  void check_prefix(sequence& s) const;
+  uint32_t hit_limit(const sequence& s) const;
+  uint32_t hit_blocks(const sequence& s) const { return (s.prefix.reuse + s.prefix.replay) / facts_.window; }
+  policies::hit_length_plan hit_of(const sequence& s, uint32_t blocks) const;
+  void begin_read(uint64_t number, uint32_t pages);
+  void write_back(sequence& s, bool all);
+  void reuse_own(sequence& s) const;
+  bool extend_chain(sequence& s, uint32_t blocks) const;
+  void measure(const kernels::step_result& r, uint32_t prompt_rows);
   void add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow);
   void apply_result(sequence& s, const kernels::sequence_result& r, const handoff_ticket& ticket);
   void apply_failure(const record& rec, const kernels::step_result& r);
@@ -185,11 +216,17 @@ class batch {
   uint32_t imports_out_ = 0;  // places of the handoff memory that fetches hold, at most limits_.handoffs
   std::deque<record> plans_;  // at most 2
   bool hold_ = false;         // a plan failed: the ones behind it must come back first
-  uint64_t next_sequence_ = 1, next_plan_ = 1;
+  uint64_t next_sequence_ = 1, next_plan_ = 1, next_read_ = 1;
+  std::optional<prefix_options> cache_;
+  std::map<uint64_t, uint64_t> reads_;  // sequence by number of its read
+  int64_t row_ns_ = 0;                  // of a prompt token, smoothed; 0: not known yet
 
   std::vector<std::pair<uint32_t, stream_item>> output_;
   std::vector<fetch_start> fetches_;
   std::vector<fetch_drop> drops_;
+  std::vector<prefix_read> prefix_reads_;
+  std::vector<prefix_drop> prefix_drops_;
+  std::vector<prefix_write> prefix_writes_;
   std::vector<key> forgotten_;
   std::deque<std::string> reasons_;  // the last 16
   scheduler_report counters_;

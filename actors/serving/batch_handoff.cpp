@@ -86,6 +86,7 @@ void batch::fetched(const fetch_done& m) {
   s.importing = true;
   s.opened = s.planned = static_cast<uint32_t>(s.known.size());
   s.committed = s.handoff.rows;
+  s.written = std::max(s.written, s.handoff.rows / facts_.window);  // the prefill rank's business
   running_.push_back(m.number);
 }
 

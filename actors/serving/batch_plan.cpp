@@ -20,9 +20,11 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
   entry e{number, rows, 0, grow, false};
   // A prompt that is handed over takes the drafter's context along, though nobody drafts here.
   const bool drafts = draft_bound(s) > 0, context = drafts || (what_ == role::prefill && s.speculate);
-  if (s.at == phase::waiting || s.importing) {
+  uint32_t more = grow;  // pages that the rank has not taken yet
+  if (s.at == phase::waiting || s.importing || s.filled) {
     e.opens = true;
     e.imports = s.importing;
+    e.fills = s.filled;
     if (s.at == phase::waiting) {
       s.at = phase::running;
       take_slot(s, number);
@@ -37,7 +39,14 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
     if (s.importing) open.imported.rows = s.handoff.rows;  // the rank knows the rest
     out.plan.open.push_back(std::move(open));
     out.imports.push_back(s.importing ? number : 0);
-    s.importing = false;
+    out.reads.push_back(s.filled ? s.read : 0);
+    if (s.filled) {
+      more += s.pages - hit_blocks(s);
+      reads_.erase(s.read);
+      s.read = 0;
+    }
+    counters_.cached_tokens += s.reuse;
+    s.importing = s.filled = false;
     s.handoff = {};
   }
   kernels::sequence_step step;
@@ -47,6 +56,8 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
   step.draft_context = context;
   if (s.planned < s.opened) {
     step.position = s.planned;
+    step.window_floor = s.reuse;
+    step.write_global_from = s.reuse + s.replay;
     step.rows = rows;
     s.planned += rows;
     step.sample = s.planned == s.opened;
@@ -67,7 +78,7 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
   s.pages += grow;
   pages_free_ -= grow;
   out.plan.sequences.push_back(std::move(step));
-  out.grow.push_back(grow);
+  out.grow.push_back(more);
   rec.entries.push_back(e);
 }
 
@@ -100,16 +111,24 @@ batch::planned batch::plan() {
   for (size_t i : granted.preempt) {
     auto& s = at(who[i]);
     if (s.at != phase::running) continue;
+    if (has_slot_open(s)) write_back(s, true);  // it comes back to what the store has of it
     s.preempted = true;
     ++counters_.preempted;
     leave(who[i]);
   }
 
-  // What prefill ranks hold is fetched, as many at once as there are places; its growth is granted when it runs.
+  // What prefill ranks hold is fetched, as many at once as there are places; its growth is granted when it runs. What
+  // the store has is read; others run meanwhile.
   for (size_t i = 0; i < who.size(); ++i) {
     const auto& s = at(who[i]);
-    if (s.at != phase::waiting || s.handoff.kind != handoff_kind::pull) continue;
-    if (granted.runs[i] && imports_out_ < limits_.handoffs) begin_fetch(who[i], pages_for(s.handoff.rows));
+    if (s.at != phase::waiting) continue;
+    if (s.handoff.kind == handoff_kind::pull) {
+      if (granted.runs[i] && imports_out_ < limits_.handoffs) begin_fetch(who[i], pages_for(s.handoff.rows));
+    } else if (s.prefix.reuse > 0) {
+      if (granted.runs[i]) begin_read(who[i], granted.grow[i]);
+    } else {
+      continue;
+    }
     granted.runs[i] = false;
   }
 

@@ -40,6 +40,10 @@ entrypoint_state::interface::behavior_type entrypoint_state::make_behavior(entry
       [this](const cluster_view& m) { follow(m); },
       [this](const token_batch& m) { take(m); },
       [this](const eplb_report& m) { experts_[m.group] = m; },
+      [this](const match_answer& m) {
+        const auto it = requests_.find(m.request);
+        if (it != requests_.end() && match_.take(m, it->second, schedulers_->facts())) fill();
+      },
       [this](const front_query&) { return report(); },
       [this](const drain_request& m) { return drain(m); },
       [this](const tick& t) { ticked(t); },
@@ -77,13 +81,7 @@ void entrypoint_state::report_state() {
 void entrypoint_state::submit(const client_submit& m) {
   auto refuse = [&](errc code, std::string text, uint32_t retry_ms = 0) {
     ++counters_.refused;
-    client_event e;
-    e.done = true;
-    e.failure = code;
-    e.failure_text = std::move(text);
-    e.retry_after_ms = retry_ms;
-    e.prompt_tokens = static_cast<uint32_t>(m.prompt.size());
-    m.sink->on_event(std::move(e));
+    refuse_client(m, code, std::move(text), retry_ms);
   };
   if (by_id_.contains(m.id)) return refuse(errc::invalid_argument, "a request with this id is running");
   if (draining_) return refuse(errc::unavailable, "this front is shutting down");
@@ -99,7 +97,7 @@ void entrypoint_state::submit(const client_submit& m) {
   r.stream = token_stream{static_cast<uint32_t>(m.prompt.size())};
   r.begin_waiting(now(self_));
   by_id_.emplace(m.id, number);
-  fill();
+  if (!match_.begin(number, r)) fill();
 }
 
 entrypoint_state::request* entrypoint_state::current(request_number number, uint32_t attempt) {
@@ -136,7 +134,7 @@ ack_item entrypoint_state::take(const stream_item& item, request& r) {
   for (auto& i : out.ready) {
     r.drafted = i.drafted;
     r.accepted = i.accepted;
-    r.cached = std::max(r.cached, i.cached);
+    if (r.emitted.empty()) r.cached = i.cached;
     r.emitted.insert(r.emitted.end(), i.tokens.begin(), i.tokens.end());
     count_item(counters_, i);
     if (!i.last()) {
@@ -201,6 +199,7 @@ void entrypoint_state::finish(request_number number, client_event e) {
   by_id_.erase(r.what.id);
   requests_.erase(it);
   count_end(counters_, e.failure);
+  match_.count(r);
   if (e.failure == errc{}) {
     auto& mean = answers_[r.what.traffic < answers_.size() ? r.what.traffic : 0];
     mean += (static_cast<double>(r.emitted.size()) - mean) / 16;
@@ -229,6 +228,7 @@ void entrypoint_state::client_cancelled(const std::string& id) {
 
 front_report entrypoint_state::report() const {
   front_report r = counters_;
+  match_.describe(r);
   r.ready = ready();
   r.draining = draining_;
   r.running = static_cast<uint32_t>(requests_.size());

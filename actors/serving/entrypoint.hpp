@@ -13,6 +13,7 @@
 
 #include "actors/cluster/role_factory.hpp"
 #include "actors/protocol/front.hpp"
+#include "actors/serving/prefix_store.hpp"
 
 namespace troupe::actors {
 
@@ -23,6 +24,7 @@ struct entrypoint_options {
   node_agent_actor agent;
   directory_actor directory;
   std::string http;              // HOST:PORT of the gateway, for the cluster view
+  prefix_options prefix;         // without a store nothing is matched
   uint32_t max_requests = 1024;  // running; a further one is refused (exhausted) with a time to try again
   uint32_t max_resumes = 4;      // placements after a failure; then the request fails
   nanoseconds ask_timeout{std::chrono::seconds(2)};

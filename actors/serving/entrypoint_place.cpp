@@ -23,8 +23,9 @@ void entrypoint_state::fill() {
   if (filling_) return;
   filling_ = true;
   while (!full_ && searches_ < options_.max_searches) {
-    auto it = std::find_if(requests_.begin(), requests_.end(),
-                           [this](auto& r) { return r.second.at == phase::waiting && r.second.round < round_; });
+    auto it = std::find_if(requests_.begin(), requests_.end(), [this](auto& r) {
+      return r.second.at == phase::waiting && !r.second.matching && r.second.round < round_;
+    });
     if (it == requests_.end()) break;
     it->second.round = round_;
     place(it->first);
@@ -124,6 +125,7 @@ void entrypoint_state::ask_scheduler(request_number number, const actor_key& key
   r.stream.restart();
   ++r.attempt;
   auto m = to_enqueue(r, t.what);
+  m.prefix = match_.plan(r, t.facts.facts, r.known());
   m.epoch = options_.identity.epoch;
   m.front = options_.identity.inc;
   m.request = number;

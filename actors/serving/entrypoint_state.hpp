@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/protocol/messages.hpp"
+#include "actors/serving/front_match.hpp"
 #include "actors/serving/front_placer.hpp"
 #include "actors/serving/front_request.hpp"
 #include "actors/serving/front_schedulers.hpp"
@@ -81,6 +82,7 @@ class entrypoint_state {
   uint64_t view_version_ = 0;
   std::unique_ptr<front_schedulers> schedulers_;
   std::unique_ptr<front_placer> placer_;
+  front_match match_{self_, options_.prefix};
   std::map<request_number, request> requests_;  // bounded by max_requests
   std::map<std::string, request_number> by_id_;
   std::map<std::string, eplb_report> experts_;  // bounded by the groups of the cluster

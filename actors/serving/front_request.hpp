@@ -39,6 +39,8 @@ struct front_request {
   std::vector<kernels::token_id> emitted;
   token_stream stream;
   uint32_t cached = 0;
+  bool matching = false;  // the store has been asked: not to be placed yet
+  uint32_t stored = 0;    // blocks of its chain that are in the store
   uint32_t drafted_before = 0, accepted_before = 0, drafted = 0, accepted = 0;  // of older attempts, of this one
 
   uint32_t known() const { return static_cast<uint32_t>(what.prompt.size() + emitted.size()); }
@@ -78,6 +80,17 @@ inline std::string fault_of(const client_submit& m, const kernels::model_facts& 
   if (m.prompt.size() >= facts.max_context)
     return fmt::format("the prompt has {} tokens, the context holds {}", m.prompt.size(), facts.max_context);
   return m.stop.max_tokens == 0 ? "max_tokens is 0" : "";
+}
+
+/// The one event of a request that is not taken.
+inline void refuse_client(const client_submit& m, errc code, std::string text, uint32_t retry_ms) {
+  client_event e;
+  e.done = true;
+  e.failure = code;
+  e.failure_text = std::move(text);
+  e.retry_after_ms = retry_ms;
+  e.prompt_tokens = static_cast<uint32_t>(m.prompt.size());
+  m.sink->on_event(std::move(e));
 }
 
 /// What a scheduler of `what` is asked to take: everything known so far. Who asks is the caller's to fill in.

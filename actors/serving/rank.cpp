@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "actors/protocol/messages.hpp"
+#include "actors/serving/rank_prefix.hpp"
 #include "actors/serving/rank_transfers.hpp"
 #include "kernels/engine/page_pool.hpp"
 #include "runtime/base/check.hpp"
@@ -14,9 +15,9 @@
 namespace troupe::actors {
 namespace {
 
-enum rank_timer : uint8_t { regroup_timer = 2 };                // and rank_transfers_timer
-constexpr auto regroup_retry = std::chrono::milliseconds(500);  // doubles from try to try of one view
-constexpr uint32_t regroup_tries = 4;                           // then only another view helps
+enum rank_timer : uint8_t { regroup_timer = 2, rank_drain_timer = 5 };  // and those of its parts
+constexpr auto regroup_retry = std::chrono::milliseconds(500);          // doubles from try to try of one view
+constexpr uint32_t regroup_tries = 4;                                   // then only another view helps
 
 class rank_state {
  public:
@@ -27,7 +28,10 @@ class rank_state {
         links_(self),
         transfers_(self, links_, options_,
                    {[this](fetch_done m) { tell(self_, scheduler_, std::move(m)); },
-                    [this](pool_update m) { tell(self_, scheduler_, std::move(m)); }}) {}
+                    [this](pool_update m) { tell(self_, scheduler_, std::move(m)); }}),
+        prefix_(self_, options_,
+                {[this](prefix_done m) { tell(self_, scheduler_, std::move(m)); },
+                 [this] { return transfers_.tell_held(); }, [this] { transfers_.freed(); }}) {}
   ~rank_state() {
     if (options_.host) options_.host->stop();
   }
@@ -56,21 +60,45 @@ class rank_state {
         [this](const fetch_start& m) { transfers_.start(m); },
         [this](const fetch_drop& m) { transfers_.drop(m); },
         [this](const engine_fetched& m) { transfers_.fetched(m); },
-        [this](const drain_request&) {
-          // Its scheduler has been drained before: what is left is the engine.
-          options_.host->stop();
-          set_state(role_state::drained, "drained");
-          return drain_reply{{}, 0};
+        [this](const prefix_read& m) { prefix_.read(m); },
+        [this](const prefix_drop& m) { prefix_.drop(m); },
+        [this](const prefix_write& m) {
+          const auto it = slots_.find(m.slot);
+          prefix_.write(m, it == slots_.end() ? std::vector<kernels::page_id>{} : it->second);
         },
+        [this](const prefix_event& m) {
+          prefix_.finished(m);
+          check_drained(false);
+        },
+        [this](const drain_request& m) { return drain(m); },
         [this](const rank_query&) { return report(); },
         [this](const tick& t) {
           if (regroup_timer_.fired(t)) try_regroup();
           transfers_.ticked(t);
+          prefix_.ticked(t);
+          if (drain_timer_.fired(t)) check_drained(true);
         },
     };
   }
 
  private:
+  // Its scheduler has been drained before: what is left is the engine, and what the store still writes.
+  caf::result<drain_reply> drain(const drain_request& m) {
+    options_.host->stop();
+    auto p = self_->make_response_promise<promise<drain_reply>>();
+    drains_.push_back(p);
+    drain_timer_.arm(self_, std::chrono::milliseconds(std::max<int64_t>(0, m.deadline_ms)));
+    check_drained(false);
+    return p;
+  }
+
+  void check_drained(bool at_once) {
+    if (drains_.empty() || (prefix_.writing() > 0 && !at_once)) return;
+    drain_timer_.stop();
+    set_state(role_state::drained, "drained");
+    for (auto& p : std::exchange(drains_, {})) p.deliver(drain_reply{{}, 0});
+  }
+
   struct open_plan {
     uint64_t id = 0;
     std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>> pages;  // given with the plan
@@ -152,6 +180,7 @@ class rank_state {
     tell(self_, options_.shard, shard_group{group_, groups_ - 1});
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
     transfers_.configure(*pool_, engine->limits().handoffs);
+    prefix_.configure(*pool_, engine->facts().page_bytes);
     if (broken_ == groups_)
       set_state(role_state::waiting, fmt::format("group view {} failed at once", group_.value));
     else
@@ -182,29 +211,53 @@ class rank_state {
     }
   }
 
+  // What a plan that is not even looked at would have brought into its slots is let go.
+  void reject_whole(const submit_plan& m, errc code, std::string text) {
+    transfers_.discard(m.imports);
+    for (uint64_t number : m.reads)
+      if (auto pages = prefix_.take(number)) pool_->release(*pages, kernels::page_owner::request);
+    reject(m.plan.id, code, std::move(text));
+  }
+
   void submit(const submit_plan& m) {
     if (state_ != role_state::ready || m.group != group_)
-      return reject(m.plan.id, errc::stale, fmt::format("plan of group view {}, now {}", m.group.value, group_.value));
-    if (!rejected_.empty()) return reject(m.plan.id, errc::stale, "an earlier plan was rejected");
-    if (m.grow.size() != m.plan.sequences.size())
-      return reject(m.plan.id, errc::invalid_argument, "grow and sequences differ in length");
+      return reject_whole(m, errc::stale, fmt::format("plan of group view {}, now {}", m.group.value, group_.value));
+    if (!rejected_.empty()) return reject_whole(m, errc::stale, "an earlier plan was rejected");
+    if (m.grow.size() != m.plan.sequences.size() || m.reads.size() != m.plan.open.size())
+      return reject_whole(m, errc::invalid_argument, "parts of a plan differ in length");
     open_plan open{m.plan.id, {}, {}, {}};
     kernels::step_plan plan = m.plan;
-    if (auto ready = transfers_.prepare(m.imports, plan, open.places); !ready)
-      return reject(m.plan.id, ready.error().code, ready.error().message);
+    // Taken first: whatever goes wrong later, they are given back with the plan.
+    std::map<kernels::slot_id, std::vector<kernels::page_id>> read;
+    bool missing = false;
+    for (size_t i = 0; i < plan.open.size(); ++i) {
+      if (m.reads[i] == 0) continue;
+      auto pages = prefix_.take(m.reads[i]);
+      missing = missing || !pages;
+      if (!pages) continue;
+      open.pages.emplace_back(plan.open[i].slot, *pages);
+      read.emplace(plan.open[i].slot, std::move(*pages));
+    }
+    const auto ready = transfers_.prepare(m.imports, plan, open.places);
     for (const auto& o : plan.open)
-      if (o.imported.rows > 0) open.pages.emplace_back(o.slot, o.imported.pages);
+      if (ready && o.imported.rows > 0) open.pages.emplace_back(o.slot, o.imported.pages);
+    if (!ready || missing) {
+      give_back(open);
+      return reject(m.plan.id, ready ? errc::stale : ready.error().code,
+                    ready ? "a read of cached blocks is not here" : ready.error().message);
+    }
     for (const auto& s : plan.sequences)
       if (s.export_to != kernels::no_handoff) open.exports.emplace(s.slot, s.export_to);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
-      if (m.grow[i] == 0) continue;
       auto& s = plan.sequences[i];
+      if (auto it = read.find(s.slot); it != read.end()) s.pages = std::move(it->second);
+      if (m.grow[i] == 0) continue;
       auto pages = pool_->take(m.grow[i]);
       if (!pages) {
         give_back(open);
         return reject(m.plan.id, errc::exhausted, pages.error().message);
       }
-      s.pages = *pages;
+      s.pages.insert(s.pages.end(), pages->begin(), pages->end());
       open.pages.emplace_back(s.slot, std::move(*pages));
     }
     if (auto done = options_.host->engine()->submit(std::move(plan)); !done) {
@@ -314,13 +367,14 @@ class rank_state {
     r.pages_request = pages.request;
     r.pages_transfer = pages.transfer;
     r.pages_write_back = pages.write_back;
-    uint32_t known = transfers_.wanted_pages();
+    uint32_t known = transfers_.wanted_pages() + prefix_.wanted_pages();
     for (auto& [slot, held] : slots_) known += static_cast<uint32_t>(held.size());
     for (auto& plan : plans_)
       for (auto& [slot, held] : plan.pages) known += static_cast<uint32_t>(held.size());
     TROUPE_CHECK(known == pages.request, "{} pages of slots, plans and fetches, the pool counts {}", known,
                  pages.request);
-    r.transfers = transfers_.counts();
+    r.transfers = transfers_.counts(prefix_.held_pages());
+    r.prefix = prefix_.counts();
     r.slots_open = static_cast<uint32_t>(slots_.size());
     r.plans_open = static_cast<uint32_t>(plans_.size());
     r.steps = steps_;
@@ -333,6 +387,7 @@ class rank_state {
   peer_links links_;
   rank_options options_;
   rank_transfers transfers_;  // uses options_
+  rank_prefix prefix_;        // the same, and transfers_
   scheduler_actor scheduler_;
   role_state state_ = role_state::starting;
   std::string text_, address_;
@@ -351,7 +406,8 @@ class rank_state {
   uint64_t steps_ = 0;
   uint64_t split_steps_ = 0;
   kernels::step_times times_;
-  timer regroup_timer_{regroup_timer};
+  std::vector<promise<drain_reply>> drains_;
+  timer regroup_timer_{regroup_timer}, drain_timer_{rank_drain_timer};
 };
 
 }  // namespace

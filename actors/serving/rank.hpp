@@ -8,6 +8,7 @@
 
 #include "actors/cluster/role_factory.hpp"
 #include "actors/protocol/rank.hpp"
+#include "actors/serving/prefix_store.hpp"
 #include "actors/serving/rank_host.hpp"
 
 namespace troupe::actors {
@@ -20,6 +21,7 @@ struct rank_options {
   expert_shard_actor shard;
   directory_actor directory;  // leads to the ranks that sequences come from
   std::shared_ptr<rank_host> host;
+  prefix_options prefix;
   nanoseconds fetch_patience{std::chrono::seconds(5)};  // a fetch that takes longer loses to computing again
 };
 

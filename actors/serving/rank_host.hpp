@@ -2,7 +2,10 @@
 // the real engine and transport; tests hand in a stand-in. No CAF.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 
 #include "actors/protocol/cluster.hpp"
@@ -10,6 +13,12 @@
 #include "kernels/engine/engine.hpp"
 
 namespace troupe::actors {
+
+/// The pages of a rank, one after the other; `keep` holds the memory as long as somebody uses it.
+struct page_memory {
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> keep;
+};
 
 /// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and
 /// ends with the callback, from any thread (in a simulation from the agenda). A call of open or regroup is made only
@@ -32,6 +41,9 @@ class rank_host {
 
   /// Where peers find this rank's pages and handoff memory, once `open` has succeeded; without an address nobody can.
   virtual peer_memory memory() const { return {}; }
+
+  /// The pages themselves, once `open` has succeeded; empty: nobody but the engine reaches them.
+  virtual page_memory pages() { return {}; }
 
   /// Pulls the pages of the grant into `pages` and its state into place `place`, and compares the checksums. `done`
   /// gets the bytes moved, or corrupt, stale, peer_lost, ...; until then the transport may write into the pages.

@@ -58,6 +58,15 @@ void rank_transfers::free_places(const std::vector<uint32_t>& places) {
   for (uint32_t p : places) book_->free_place(p);
 }
 
+void rank_transfers::discard(const std::vector<uint64_t>& imports) {
+  for (uint64_t number : imports) {
+    auto in = number != 0 && book_ ? book_->take(number) : std::nullopt;
+    if (!in) continue;
+    book_->free_place(in->state);
+    pool_->release(in->pages, kernels::page_owner::request);
+  }
+}
+
 handoff_ticket rank_transfers::offer(const std::vector<kernels::page_id>& pages, const kernels::sequence_export& what,
                                      uint32_t place) {
   handoff_ticket t;

@@ -35,6 +35,8 @@ class rank_transfers {
   /// has changed but that its imports are dropped. `places` are in use until `free_places`.
   result<void> prepare(const std::vector<uint64_t>& imports, kernels::step_plan& plan, std::vector<uint32_t>& places);
   void free_places(const std::vector<uint32_t>& places);
+  /// What a plan that is rejected as a whole would have imported is let go.
+  void discard(const std::vector<uint64_t>& imports);
   /// Keeps what a step has exported for whoever asks; `pages` are the slot's. The place is not the plan's any more.
   handoff_ticket offer(const std::vector<kernels::page_id>& pages, const kernels::sequence_export& what,
                        uint32_t place);
@@ -48,10 +50,13 @@ class rank_transfers {
   void fetched(const engine_fetched& m);
   void ticked(const tick& t);
 
+  /// Tells the scheduler when fewer or more pages are held than it knows.
+  void freed();
   /// Pages held by transfers and write-back alone, for a message to the scheduler.
   uint32_t tell_held() { return held_ = pool_ ? pool_->held() : 0; }
   uint32_t wanted_pages() const { return book_ ? book_->wanted_pages() : 0; }
-  transfer_counts counts() const { return book_ ? book_->counts() : transfer_counts{}; }
+  /// `others`: pages that somebody else holds as transfers.
+  transfer_counts counts(uint32_t others = 0) const { return book_ ? book_->counts(others) : transfer_counts{}; }
 
  private:
   void ask_source(uint64_t number);
@@ -59,7 +64,6 @@ class rank_transfers {
   void fail_fetch(uint64_t number, const error& why);
   void close_at_source(const handoff_ticket& t, errc outcome);
   void with_source(const actor_key& key, std::function<void(rank_actor)> ok, std::function<void(const error&)> bad);
-  void freed();  // fewer pages may be held
   uint64_t puller();
   void watch(const any_handle& peer);
   void arm();

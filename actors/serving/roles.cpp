@@ -17,6 +17,7 @@ role_actors start_rank_role(const role_context& context, std::shared_ptr<rank_ho
   of_rank.shard = shard;
   of_rank.directory = context.directory;
   of_rank.host = std::move(host);
+  of_rank.prefix = options.prefix;
   auto rank = spawn_rank(context.parent, std::move(of_rank));
   auto scheduler = spawn_scheduler(context.parent, context.assignment.what, context.identity, rank, options);
   role_actors out;

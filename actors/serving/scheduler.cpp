@@ -34,6 +34,7 @@ class scheduler_state {
     rank_ = std::move(rank);
     options_ = options;
     batch_ = std::make_unique<batch>(what, options.queue_limit, options.verify_budget);
+    if (options.prefix.store) batch_->use_cache(options.prefix);
     links_.watch(rank_, [this](const error& e) { rank_lost(e); });
     attach();
     return {
@@ -51,6 +52,10 @@ class scheduler_state {
         },
         [this](const fetch_done& m) {
           batch_->fetched(m);
+          pump();
+        },
+        [this](const prefix_done& m) {
+          batch_->read_done(m);
           pump();
         },
         [this](const pool_update& m) {
@@ -233,16 +238,26 @@ class scheduler_state {
     return p;
   }
 
+  // Before the plan that closes the slot.
+  void write_back() {
+    for (auto& w : batch_->take_writes()) tell(self_, rank_, std::move(w));
+  }
+
   // Moves on whatever can move: plans to the rank, items to the fronts, answers to those who wait.
   void pump() {
+    write_back();
     while (rank_state_.state == role_state::ready) {
       auto next = batch_->plan();
+      write_back();
       if (!next.any) break;
       tell(self_, rank_,
-           submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow), std::move(next.imports)});
+           submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow), std::move(next.imports),
+                       std::move(next.reads)});
     }
     for (auto& d : batch_->take_drops()) tell(self_, rank_, std::move(d));
     for (auto& f : batch_->take_fetches()) tell(self_, rank_, std::move(f));
+    for (auto& d : batch_->take_read_drops()) tell(self_, rank_, std::move(d));
+    for (auto& r : batch_->take_reads()) tell(self_, rank_, std::move(r));
     std::map<uint32_t, token_batch> out;
     for (auto& [number, item] : batch_->take_output()) out[number].items.push_back(std::move(item));
     for (auto& [inc, f] : fronts_) {

@@ -169,7 +169,7 @@ uint32_t transfer_book::wanted_pages() const {
   return static_cast<uint32_t>(n);
 }
 
-transfer_counts transfer_book::counts() const {
+transfer_counts transfer_book::counts(uint32_t others) const {
   transfer_counts c = counts_;
   size_t pages = 0;
   for (const auto& [transfer, o] : out_) {
@@ -180,8 +180,8 @@ transfer_counts transfer_book::counts() const {
     c.fetching += i.at != incoming::stage::here;
     pages += i.at != incoming::stage::here ? i.pages.size() : 0;
   }
-  TROUPE_CHECK(pages == pool_.owned(page_owner::transfer), "{} pages in transfers, the pool counts {}", pages,
-               pool_.owned(page_owner::transfer));
+  TROUPE_CHECK(pages + others == pool_.owned(page_owner::transfer), "{} pages in transfers, the pool counts {}",
+               pages + others, pool_.owned(page_owner::transfer));
   c.places = static_cast<uint32_t>(used_.size());
   c.places_free = static_cast<uint32_t>(std::count(used_.begin(), used_.end(), false));
   return c;

@@ -76,8 +76,8 @@ class transfer_book {
 
   /// Pages that fetches hold as a request does.
   uint32_t wanted_pages() const;
-  /// Checks that every page with the owner transfer is in exactly one of the books.
-  transfer_counts counts() const;
+  /// Checks that every page with the owner transfer is in exactly one of the books; `others` are in books elsewhere.
+  transfer_counts counts(uint32_t others = 0) const;
   void count_stale() { ++counts_.stale; }
 
  private:

@@ -164,6 +164,18 @@ result<block_hasher> block_hasher::make(const hash_scheme& scheme, std::string_v
   return block_hasher(std::move(s));
 }
 
+result<block_hasher> block_hasher::resume(const hash_scheme& scheme, std::string_view salt, const block_hash& parent) {
+  TROUPE_TRY(block_hasher h, make(scheme, salt));
+  if (parent.tokens == 0 && parent == block_hash{}) return h;
+  if (parent.tokens == 0 || parent.tokens % scheme.block_tokens != 0 ||
+      parent.tokens > UINT32_MAX - 2 * scheme.block_tokens)
+    return fail(errc::invalid_argument, "a chain cannot go on behind {} tokens in blocks of {}", parent.tokens,
+                scheme.block_tokens);
+  h.state_->last = parent;
+  h.state_->start_block();
+  return h;
+}
+
 result<size_t> block_hasher::append(std::span<const uint32_t> tokens, std::vector<block_hash>& out) {
   state& s = *state_;
   // The input of the next block names its end, so a whole further block must fit into 32 bits as well.

@@ -57,6 +57,9 @@ class block_hasher {
   /// At block 0. Errors: invalid_argument (block size out of 1..65,536, salt longer than 256 bytes), unsupported (a
   /// scheme name or version that this build does not compute).
   static result<block_hasher> make(const hash_scheme& scheme, std::string_view salt);
+  /// Behind a block whose hash is known, its tokens not needed: a chain that somebody else began. Further errors:
+  /// invalid_argument (not at the end of a block of this scheme).
+  static result<block_hasher> resume(const hash_scheme& scheme, std::string_view salt, const block_hash& parent);
 
   block_hasher(const block_hasher&);
   block_hasher& operator=(const block_hasher&);

@@ -5,6 +5,7 @@
 #include "policies/json/fields.hpp"
 #include "policies/pages.hpp"
 #include "policies/placement.hpp"
+#include "policies/read_race.hpp"
 #include "policies/resume.hpp"
 
 namespace troupe::policies {
@@ -116,6 +117,24 @@ struct json_fields<resume_plan> {
   }
 };
 
+template <>
+struct json_fields<read_race_input> {
+  static auto list() {
+    return std::tuple{
+        required("tokens", &read_race_input::tokens, "tokens that need not be computed when the read succeeds"),
+        optional("row_ns", &read_race_input::row_ns, "time for a prompt token as measured; 0: not known"),
+        required("at_least_ns", &read_race_input::at_least_ns, "a read gets so long in any case"),
+        required("at_most_ns", &read_race_input::at_most_ns, "and never longer")};
+  }
+};
+template <>
+struct json_fields<read_race_plan> {
+  static auto list() {
+    return std::tuple{required("deadline_ns", &read_race_plan::deadline_ns, "then the blocks are computed"),
+                      required("reason", &read_race_plan::reason, "why")};
+  }
+};
+
 void add_serving_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<chunk_input>("row_shares", "prompt rows of one step, shared out over the waiting prompts",
                                         plan_chunks));
@@ -123,6 +142,10 @@ void add_serving_entries(std::vector<policy_entry>& out) {
       make_entry<page_input>("pages", "KV pages for the next step, and who gives up when they are short", pages));
   out.push_back(
       make_entry<round_robin_input>("round_robin", "next usable scheduler where no balancer runs", round_robin));
+  out.push_back(make_entry<read_race_input>("read_deadline",
+                                            "how long a read of cached blocks may take before they are "
+                                            "computed",
+                                            plan_read_race));
   out.push_back(
       make_entry<resume_input>("restart", "where a prompt's computation starts after a crash or preemption", resume));
 }

@@ -159,6 +159,7 @@ struct reader {
     rule(s.storage.nodes == 0 || s.storage.nodes * s.storage.disks >= s.storage.data + s.storage.parity,
          "storage.nodes", "times storage.disks is less than storage.data + storage.parity");
     rule(s.storage.nodes == 0 || !s.storage.path.empty(), "storage.path", "is needed where storage.nodes is not 0");
+    rule(s.cache.read_at_least <= s.cache.read_at_most, "cache.read_at_least", "is above cache.read_at_most");
     rule(s.storage.chunk % 4096 == 0, "storage.chunk", "is not a multiple of 4KiB");
     rule(s.storage.chunk <= s.storage.capacity, "storage.chunk", "is larger than storage.capacity");
   }

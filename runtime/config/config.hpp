@@ -95,6 +95,14 @@ struct storage_section {
   std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after, repair_after, scrub_every;
 };
 
+/// Reuse of earlier prompts' keys and values, through the storage nodes of the cluster.
+struct cache_section {
+  cache_section();
+  bool enabled;
+  uint32_t writes;
+  std::chrono::nanoseconds match_timeout, read_at_least, read_at_most;
+};
+
 /// What the processes write about themselves.
 struct log_section {
   log_section();
@@ -113,6 +121,7 @@ struct settings {
   eplb_section eplb;
   transport_section transport;
   storage_section storage;
+  cache_section cache;
   log_section log;
 };
 

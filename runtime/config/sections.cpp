@@ -15,6 +15,7 @@ engine_section::engine_section() { engine_table().apply_defaults(*this); }
 eplb_section::eplb_section() { eplb_table().apply_defaults(*this); }
 transport_section::transport_section() { transport_table().apply_defaults(*this); }
 storage_section::storage_section() { storage_table().apply_defaults(*this); }
+cache_section::cache_section() { cache_table().apply_defaults(*this); }
 log_section::log_section() { log_table().apply_defaults(*this); }
 
 const section<cluster_section>& cluster_table() {
@@ -247,6 +248,26 @@ const section<storage_section>& storage_table() {
                    "When storage nodes come or go, each node scrubs its extents after so long, and again."),
        duration<s>("scrub_every", &s::scrub_every, 168h, 0s, 87600h,
                    "Time between two scrubs of a node by itself. 0s: only when asked.")}};
+  return table;
+}
+
+const section<cache_section>& cache_table() {
+  using s = cache_section;
+  static const section<s> table{
+      "cache",
+      "Reuse of earlier prompts' keys and values. Takes effect where the cluster has storage nodes (`storage.nodes`).",
+      {flag<s>("enabled", &s::enabled, true,
+               "Look for each prompt's beginning in the block store, and write finished blocks into it."),
+       duration<s>(
+           "match_timeout", &s::match_timeout, 200ms, 1ms, 10s,
+           "A store that has not said by then what it holds of a prompt is not waited for: the prompt is computed."),
+       duration<s>("read_at_least", &s::read_at_least, 100ms, 0s, 10min,
+                   "Blocks that have not come within the time that computing them would take are computed. A read gets "
+                   "at least so long,"),
+       duration<s>("read_at_most", &s::read_at_most, 5s, 1ms, 8s,
+                   "and at most so long; below the lease of a read, 10 s."),
+       count<s>("writes", &s::writes, 32, 1, 4096, "puts",
+                "Puts of one rank under way; blocks beyond that, or beyond a quarter of `pages`, are not written.")}};
   return table;
 }
 

@@ -116,6 +116,7 @@ api_result<completion::prepared> completion::prepare(core& shared, const std::st
                                                request->min_tokens, p.max_tokens));
   }
   p.request = std::move(*request);
+  p.chain = shared.gen.blocks_of(who.salt, p.prompt);
   return p;
 }
 
@@ -148,6 +149,7 @@ void completion::on_prepared(api_result<prepared> p) {
   g.traffic = who_.traffic;
   g.priority = std::min(request_.priority.value_or(who_.priority), who_.priority);
   g.prompt = std::move(p->prompt);
+  g.chain = std::move(p->chain);
   g.sampling = {request_.temperature, request_.top_p, request_.top_k, seed_, request_.logprobs};
   g.stop.max_tokens = p->max_tokens;
   g.stop.min_tokens = request_.min_tokens;

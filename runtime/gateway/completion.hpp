@@ -37,6 +37,7 @@ class completion final : public exchange_user, public std::enable_shared_from_th
   struct prepared {
     api_request request;
     std::vector<kernels::token_id> prompt;
+    std::vector<kv::block_hash> chain;
     uint32_t max_tokens = 0;
   };
   static api_result<prepared> prepare(core& shared, const std::string& body, bool chat, const client& who);

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/engine/engine.hpp"
+#include "kv/types.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe::gateway {
@@ -26,6 +29,7 @@ struct generate_request {
   traffic_class traffic = traffic_class::chatbot;
   uint8_t priority = usual_priority;  // at most that of the API key
   std::vector<kernels::token_id> prompt;
+  std::vector<kv::block_hash> chain;  // what `blocks_of` said of the prompt
   kernels::sampling_params sampling;
   kernels::stop_params stop;
   bool speculate = true;
@@ -61,6 +65,13 @@ class generator {
   virtual const kernels::model_facts& facts() const = 0;
   /// True once a canary request went through and admission is open.
   virtual bool ready() const = 0;
+  /// Keys of the prompt's complete blocks in the cluster's store, for generate_request::chain; none where there is no
+  /// store. May take milliseconds: for the threads that encode.
+  virtual std::vector<kv::block_hash> blocks_of(std::string_view salt,
+                                                std::span<const kernels::token_id> prompt) const {
+    (void)salt, (void)prompt;
+    return {};
+  }
   /// Starts a request. Refusals (queue full, prompt too long, not ready) come as an event with `done` and `failure`.
   virtual void submit(generate_request request, on_event callback) = 0;
   /// Ends a request early; its last event then has failure `cancelled`. Unknown ids are ignored.

@@ -42,6 +42,9 @@ class engine_host final : public actors::rank_host {
   void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) override;
   void regroup(const actors::group_view& view, std::function<void(result<void>)> done) override;
   actors::peer_memory memory() const override { return memory_; }
+  actors::page_memory pages() override {
+    return pages_ ? actors::page_memory{pages_->bytes(), pages_} : actors::page_memory{};
+  }
   void pull(const actors::transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
             std::function<void(result<uint64_t>)> done) override;
   kernels::engine* engine() override { return engine_pointer_.load(std::memory_order_acquire); }
@@ -71,7 +74,7 @@ class engine_host final : public actors::rank_host {
   // Of the host's thread.
   std::shared_ptr<const kernels::model> model_;
   std::unique_ptr<transport::transport> transport_;
-  transport::region_ptr pages_;   // the engine's KV pages
+  transport::region_ptr pages_;   // the engine's KV pages; constant once `open` has called back
   transport::region_ptr states_;  // places of sequences that come from or go to other engines
   actors::peer_memory memory_;    // constant once `open` has called back
   uint32_t place_bytes_ = 0;

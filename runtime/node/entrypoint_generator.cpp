@@ -1,5 +1,6 @@
 #include "runtime/node/entrypoint_generator.hpp"
 
+#include <atomic>
 #include <condition_variable>
 
 namespace troupe::node {
@@ -60,6 +61,13 @@ actors::entrypoint_actor entrypoint_generator::current() const {
   return entrypoint_;
 }
 
+std::vector<kv::block_hash> entrypoint_generator::blocks_of(std::string_view salt,
+                                                            std::span<const kernels::token_id> prompt) const {
+  if (!blocks_) return {};
+  auto chain = kv::hash_chain(*blocks_, salt, std::vector<uint32_t>(prompt.begin(), prompt.end()));
+  return chain ? std::move(*chain) : std::vector<kv::block_hash>{};
+}
+
 void entrypoint_generator::submit(gateway::generate_request r, on_event callback) {
   auto to = current();
   if (!to)
@@ -69,8 +77,11 @@ void entrypoint_generator::submit(gateway::generate_request r, on_event callback
   m.id = std::move(r.id);
   m.tenant = std::move(r.tenant);
   m.salt = std::move(r.salt);
-  m.traffic = static_cast<uint8_t>(r.traffic);
+  m.traffic = static_cast<uint8_t>(r.traffic == gateway::traffic_class::agent ? kv::traffic_class::agent
+                                                                              : kv::traffic_class::chatbot);
   m.priority = r.priority;
+  m.cache = blocks_.has_value();
+  m.chain = std::move(r.chain);
   m.prompt = std::move(r.prompt);
   m.sampling = r.sampling;
   m.stop = std::move(r.stop);

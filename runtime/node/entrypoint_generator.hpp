@@ -4,8 +4,10 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "actors/protocol/front.hpp"
+#include "kv/hash/block_hash.hpp"
 #include "runtime/gateway/generator.hpp"
 
 namespace troupe::node {
@@ -14,7 +16,9 @@ namespace troupe::node {
 /// entrypoint that ends without having answered them.
 class entrypoint_generator final : public gateway::generator {
  public:
-  explicit entrypoint_generator(kernels::model_facts facts) : facts_(std::move(facts)) {}
+  /// `blocks`: how the cluster's store names blocks, if there is one to be used.
+  explicit entrypoint_generator(kernels::model_facts facts, std::optional<kv::hash_scheme> blocks = {})
+      : facts_(std::move(facts)), blocks_(std::move(blocks)) {}
 
   /// The entrypoint from now on; null detaches. Running requests stay with the old one.
   void attach(actors::entrypoint_actor entrypoint);
@@ -23,12 +27,15 @@ class entrypoint_generator final : public gateway::generator {
 
   const kernels::model_facts& facts() const override { return facts_; }
   bool ready() const override { return ready_.load(std::memory_order_acquire); }
+  std::vector<kv::block_hash> blocks_of(std::string_view salt,
+                                        std::span<const kernels::token_id> prompt) const override;
   void submit(gateway::generate_request request, on_event callback) override;
   void cancel(const std::string& id) override;
 
  private:
   actors::entrypoint_actor current() const;
   const kernels::model_facts facts_;
+  const std::optional<kv::hash_scheme> blocks_;
   std::atomic<bool> ready_{false};
   mutable std::mutex mutex_;
   actors::entrypoint_actor entrypoint_;

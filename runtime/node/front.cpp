@@ -6,6 +6,7 @@
 
 #include "runtime/base/log.hpp"
 #include "runtime/node/engine_host.hpp"
+#include "runtime/node/store_link.hpp"
 #include "runtime/recipe/recipe.hpp"
 
 namespace troupe::node {
@@ -44,9 +45,9 @@ gateway::options server_options(const config::front_section& f, uint32_t index, 
 
 }  // namespace
 
-front::front(actor_net& net, kernels::model_facts facts, std::string model)
+front::front(actor_net& net, kernels::model_facts facts, std::string model, std::optional<kv::hash_scheme> blocks)
     : net_(net),
-      generator_(std::move(facts)),
+      generator_(std::move(facts), std::move(blocks)),
       metrics_(model),
       model_(std::move(model)),
       pulled_(metrics_.counter("troupe_handoffs_total", "Sequences whose state the decode side pulled from prefill.")),
@@ -56,7 +57,12 @@ front::front(actor_net& net, kernels::model_facts facts, std::string model)
       computed_again_(metrics_.counter("troupe_handoff_failures_total",
                                        "Sequences whose prompt was computed again because its state did not come.")),
       balanced_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "balancer"}})),
-      alone_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "front"}})) {}
+      alone_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "front"}})),
+      matches_(metrics_.counter("troupe_cache_matches_total", "Prompts whose blocks were looked for in the store.")),
+      matches_failed_(metrics_.counter("troupe_cache_match_failures_total",
+                                       "Prompts placed as a miss because the store did not answer in time.")),
+      hit_tokens_(metrics_.counter("troupe_cache_hit_tokens_total", "Prompt tokens that were not computed.")),
+      miss_tokens_(metrics_.counter("troupe_cache_miss_tokens_total", "Prompt tokens that were computed.")) {}
 
 front::~front() {
   if (server_) server_->stop();
@@ -65,12 +71,13 @@ front::~front() {
 result<std::unique_ptr<front>> front::start(const config::settings& s, uint32_t index, actor_net& net) {
   std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
   TROUPE_TRY(auto facts, read_facts(s.model.path, name, std::min(s.prefill.max_context, s.decode.max_context)));
+  TROUPE_TRY(auto blocks, cache_scheme(s));
   TROUPE_TRY(auto recipe, load_recipe(s.model));
   gateway::options options = server_options(s.front, index, name);
   TROUPE_TRY(options.sampling, gateway::read_sampling_defaults(s.model.path));
   uint64_t seed = entropy_seed();
   log::info("seeds of requests that name none come from {}", seed);
-  std::unique_ptr<front> f(new front(net, std::move(facts), name));
+  std::unique_ptr<front> f(new front(net, std::move(facts), name, std::move(blocks)));
   TROUPE_TRY(f->server_, gateway::server::start(std::move(options), std::move(recipe), f->generator_, f->metrics_,
                                                 steady_clock(), rng(seed)));
   return f;
@@ -153,6 +160,10 @@ void front::export_counts(const actors::front_report& r, uint64_t attached) {
   computed_again_.add(static_cast<double>(r.computed_again - counted_.computed_again));
   balanced_.add(static_cast<double>(r.balanced - counted_.balanced));
   alone_.add(static_cast<double>(r.alone - counted_.alone));
+  matches_.add(static_cast<double>(r.matches - counted_.matches));
+  matches_failed_.add(static_cast<double>(r.matches_failed - counted_.matches_failed));
+  hit_tokens_.add(static_cast<double>(r.hit_tokens - counted_.hit_tokens));
+  miss_tokens_.add(static_cast<double>(r.miss_tokens - counted_.miss_tokens));
   counted_ = r;
 }
 

@@ -41,7 +41,7 @@ class front {
   void stop() { server_->stop(); }
 
  private:
-  front(actor_net& net, kernels::model_facts facts, std::string model);
+  front(actor_net& net, kernels::model_facts facts, std::string model, std::optional<kv::hash_scheme> blocks);
   void show(const std::vector<actors::eplb_report>& experts);
   actor_net& net_;
   entrypoint_generator generator_;
@@ -59,6 +59,7 @@ class front {
   actors::front_report counted_;
   uint64_t counted_of_ = 0;
   observe::counter pulled_, pulled_bytes_, pulled_seconds_, computed_again_, balanced_, alone_;
+  observe::counter matches_, matches_failed_, hit_tokens_, miss_tokens_;
 };
 
 }  // namespace troupe::node

@@ -6,8 +6,10 @@
 #include "actors/protocol/storage.hpp"
 #include "actors/serving/roles.hpp"
 #include "actors/storage/storage_node.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/node/engine_host.hpp"
 #include "runtime/node/storage_host.hpp"
+#include "runtime/node/store_link.hpp"
 
 namespace troupe::node {
 namespace {
@@ -15,7 +17,13 @@ namespace {
 class live_roles final : public actors::role_factory {
  public:
   live_roles(const config::settings& s, on_entrypoint entrypoint, bool reachable, std::string http)
-      : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable), http_(std::move(http)) {}
+      : settings_(s), on_entrypoint_(std::move(entrypoint)), reachable_(reachable), http_(std::move(http)) {
+    if (!reachable) return;  // alone in its process
+    if (auto scheme = cache_scheme(s))
+      cache_ = std::move(*scheme);
+    else
+      log::warn("prompts are not cached: {}", scheme.error().message);
+  }
 
   result<actors::role_actors> start(caf::local_actor* parent, const actors::role_assignment& assignment,
                                     const actors::node_identity& identity, const actors::node_agent_actor& agent,
@@ -30,8 +38,11 @@ class live_roles final : public actors::role_factory {
         options.directory = directory;
         options.max_requests = settings_.front.max_requests;
         options.http = http_;
+        auto* link = link_to_store(assignment);
+        if (link) options.prefix = link->options();
         actors::entrypoint_actor entrypoint;
         auto out = actors::start_front_role(context, options, entrypoint);
+        if (link) link->start(context, out);
         on_entrypoint_(entrypoint);
         return out;
       }
@@ -63,7 +74,11 @@ class live_roles final : public actors::role_factory {
         eplb.min_gain = settings_.eplb.min_gain / 100.0;
         eplb.move_timeout = settings_.eplb.move_timeout;
         eplb.own_thread = true;
-        return actors::start_rank_role(context, std::move(host), scheduler, eplb);
+        auto* link = link_to_store(assignment);
+        if (link) scheduler.prefix = link->options();
+        auto out = actors::start_rank_role(context, std::move(host), scheduler, eplb);
+        if (link) link->start(context, out);
+        return out;
       }
       case actors::role::storage: {
         actors::storage_times times;
@@ -83,8 +98,14 @@ class live_roles final : public actors::role_factory {
   }
 
   void stopped(const actors::role_assignment& assignment) override {
-    if (assignment.what == actors::role::front) return on_entrypoint_({});
+    if (assignment.what == actors::role::front) on_entrypoint_({});
     std::lock_guard lock(mutex_);
+    if (auto link = links_.find(assignment.seat()); link != links_.end()) {
+      link->second->stop();
+      std::erase_if(retired_links_, [](const auto& l) { return l->stopped(); });
+      retired_links_.push_back(std::move(link->second));
+      links_.erase(link);
+    }
     if (auto store = stores_.find(assignment.seat()); store != stores_.end()) {
       store->second->stop();
       retired_stores_.push_back(std::move(store->second));
@@ -101,11 +122,26 @@ class live_roles final : public actors::role_factory {
   }
 
  private:
+  // Null where there is no cache.
+  store_link* link_to_store(const actors::role_assignment& assignment) {
+    if (!cache_) return nullptr;
+    auto link = store_link::make(settings_, *cache_);
+    if (!link) {
+      log::warn("{}: prompts are not cached: {}", assignment.seat(), link.error().message);
+      return nullptr;
+    }
+    std::lock_guard lock(mutex_);
+    return (links_[assignment.seat()] = std::move(*link)).get();
+  }
+
   const config::settings settings_;
   const on_entrypoint on_entrypoint_;
   const bool reachable_;
   const std::string http_;
+  std::optional<kv::hash_scheme> cache_;
   std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<store_link>> links_;     // by seat
+  std::vector<std::unique_ptr<store_link>> retired_links_;       // one per incarnation whose client has not ended yet
   std::map<std::string, std::shared_ptr<engine_host>> hosts_;    // by seat
   std::map<std::string, std::shared_ptr<storage_host>> stores_;  // by seat
   std::vector<std::shared_ptr<storage_host>> retired_stores_;    // one per incarnation that has not closed yet

@@ -86,6 +86,17 @@ std::string experts_text(const eplb_report& e) {
   return out + (e.text.empty() ? "\n" : "\n  " + e.text + "\n");
 }
 
+bool cache_used(const prefix_counts& c) { return c.reads + c.writes + c.dropped > 0; }
+
+std::string cache_text(const prefix_counts& c) {
+  std::string out =
+      fmt::format("{} cached blocks read, {} stored, {} writes under way", c.read_blocks, c.stored_blocks, c.writing);
+  if (c.read_failed > 0) out += fmt::format(", {} reads failed ({} too slow)", c.read_failed, c.read_late);
+  if (c.write_failed > 0) out += fmt::format(", {} writes failed", c.write_failed);
+  if (c.dropped > 0) out += fmt::format(", {} blocks not written for want of room", c.dropped_blocks);
+  return out;
+}
+
 }  // namespace
 
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit) {
@@ -163,6 +174,8 @@ std::string as_table(const cluster_picture& p) {
       line += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? width[c] + 2 : 0);
     out += line + "\n";
   }
+  for (const auto& [seat, k] : p.ranks)
+    if (cache_used(k.prefix)) out += seat + ": " + cache_text(k.prefix) + "\n";
   for (const auto& [seat, s] : p.stores) out += seat + ": " + store_text(s) + "\n";
   for (const auto& [role, b] : p.balancers) out += balancer_text(role, b, p.cluster.view);
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
@@ -199,6 +212,8 @@ std::string as_json(const cluster_picture& p) {
         role["steps"] = x.steps;
         role["tokens"] = x.tokens;
         role["prompt_rows"] = x.prompt_rows;
+        role["cached_tokens"] = x.cached_tokens;
+        role["reading"] = x.reading;
         role["drafted"] = x.drafted;
         role["accepted"] = x.accepted;
         role["finished"] = x.finished;
@@ -210,6 +225,21 @@ std::string as_json(const cluster_picture& p) {
                         {"pages_owned", k->second.pages_owned},       {"pages_request", k->second.pages_request},
                         {"pages_transfer", k->second.pages_transfer}, {"pages_write_back", k->second.pages_write_back},
                         {"slots_open", k->second.slots_open}};
+        const auto& c = k->second.prefix;
+        role["cache"] = {{"reading", c.reading},
+                         {"writing", c.writing},
+                         {"reads", c.reads},
+                         {"read_blocks", c.read_blocks},
+                         {"read_failed", c.read_failed},
+                         {"read_late", c.read_late},
+                         {"read_dropped", c.read_dropped},
+                         {"read_seconds", static_cast<double>(c.read_ns) / 1e9},
+                         {"writes", c.writes},
+                         {"write_blocks", c.write_blocks},
+                         {"stored_blocks", c.stored_blocks},
+                         {"write_failed", c.write_failed},
+                         {"dropped", c.dropped},
+                         {"dropped_blocks", c.dropped_blocks}};
         const auto& t = k->second.transfers;
         role["transfers"] = {
             {"offered", t.offered},         {"sending", t.sending},
@@ -233,6 +263,11 @@ std::string as_json(const cluster_picture& p) {
         role["tokens"] = x.tokens;
         role["placed_by_balancer"] = x.balanced;
         role["placed_alone"] = x.alone;
+        role["cache"] = {{"matches", x.matches},
+                         {"matches_failed", x.matches_failed},
+                         {"matches_late", x.matches_late},
+                         {"hit_tokens", x.hit_tokens},
+                         {"miss_tokens", x.miss_tokens}};
       }
       if (auto s = p.stores.find(seat); s != p.stores.end()) {
         const auto& x = s->second;

@@ -57,9 +57,9 @@ struct bench {
     ASSERT_NE(f, nullptr);
     const bool wanted = f->wanted;
     const uint32_t rows = f->ticket.rows, window = options.facts.window;
-    engine->states[f->place] = content_of(f->ticket.transfer, state_block, rows);
-    for (uint32_t i = 0; i < f->pages.size(); ++i)
-      engine->content[f->pages[i].value] = content_of(f->ticket.transfer, i, std::min(window, rows - i * window));
+    engine->states[f->place] = state_of(f->ticket.transfer, rows);
+    const auto bytes = contents_of([](uint32_t) { return 5; }, rows, window);
+    for (uint32_t i = 0; i < f->pages.size(); ++i) engine->content[f->pages[i].value] = bytes.at(i);
     book->arrived(number, whole, 1, nanoseconds(0));
     if (wanted)
       b.fetched({number, whole ? status{} : status{errc::corrupt, "test"}, false, pool->held(), 1, 1});

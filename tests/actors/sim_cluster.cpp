@@ -38,7 +38,9 @@ class sim_cluster::factory final : public role_factory {
     role_context context{parent, a, identity, agent, directory};
     role_actors out;
     if (a.what == role::front) {
-      out = start_front_role(context, cluster_.options_.entrypoint, v.entrypoint);
+      auto options = cluster_.options_.entrypoint;
+      options.prefix = cluster_.prefix();
+      out = start_front_role(context, options, v.entrypoint);
     } else {
       auto missing = [&net = *cluster_.net_, self = v.index](const group_view& view) {
         std::vector<uint32_t> gone;
@@ -53,10 +55,12 @@ class sim_cluster::factory final : public role_factory {
       };
       const auto life = cluster_.net_->incarnation(v.index);
       cluster_.options_.engine.memories = cluster_.memories_;
+      auto scheduler = cluster_.options_.scheduler;
+      scheduler.prefix = cluster_.prefix();
       out = start_rank_role(context,
                             std::make_shared<stand_in_host>(cluster_.agenda_, cluster_.options_.engine,
                                                             node_ + "/" + std::to_string(life), missing),
-                            cluster_.options_.scheduler, cluster_.options_.balance);
+                            scheduler, cluster_.options_.balance);
     }
     v.named = out.named;
     return out;
@@ -81,6 +85,7 @@ sim_cluster::sim_cluster(cluster_options o)
   system_ = std::make_unique<caf::actor_system>(config_);
   system_->await_actors_before_shutdown(false);
   net_ = std::make_unique<sim::network>(*system_, agenda_, options_.seed, options_.link);
+  if (options_.cache) store = std::make_shared<stand_in_store>(agenda_);
   net_->add("director");
   start_director();
   auto add = [&](const std::string& name, const std::string& seat, bool start = true) {
@@ -93,6 +98,13 @@ sim_cluster::sim_cluster(cluster_options o)
   for (uint32_t i = 0; i < options_.prefill; ++i) add("prefill-" + std::to_string(i), "prefill-" + std::to_string(i));
   for (uint32_t i = 0; i < options_.decode; ++i) add("decode-" + std::to_string(i), "decode-0/" + std::to_string(i));
   for (uint32_t i = 0; i < options_.spares; ++i) add("spare-" + std::to_string(i), "decode-0", false);
+}
+
+prefix_options sim_cluster::prefix() const {
+  prefix_options p = options_.prefix;
+  p.store = store;
+  if (store) p.scheme = store->scheme;
+  return p;
 }
 
 void sim_cluster::start_director() {
@@ -198,6 +210,8 @@ client_submit sim_cluster::random_request() {
 std::shared_ptr<client> sim_cluster::submit(client_submit r, const std::string& front) {
   auto c = std::make_shared<client>();
   r.id = "request-" + std::to_string(next_client_++);
+  if (store && r.cache)
+    r.chain = *kv::hash_chain(store->scheme, r.salt, std::vector<uint32_t>(r.prompt.begin(), r.prompt.end()));
   c->request = r;
   r.sink = std::make_shared<sink>(c, agenda_);
   clients.push_back(c);
@@ -217,6 +231,7 @@ void sim_cluster::expect_clean() {
         EXPECT_EQ(r.slots_open, 0u);
         EXPECT_EQ(r.plans_open, 0u);
         EXPECT_EQ(r.pages_request + r.pages_transfer + r.pages_write_back, 0u);
+        EXPECT_EQ(r.prefix.reading + r.prefix.writing, 0u);
         EXPECT_EQ(r.transfers.offered + r.transfers.sending + r.transfers.fetching, 0u);
         EXPECT_EQ(r.transfers.places_free, r.transfers.places);
       } else if (actor.ends_with("/scheduler")) {

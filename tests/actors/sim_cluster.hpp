@@ -42,6 +42,8 @@ struct cluster_options {
   uint32_t prefill = 1, decode = 2, fronts = 1, spares = 0;
   sim::link_options link;
   stand_in_options engine;
+  bool cache = false;     // a block store, see sim_cluster::store
+  prefix_options prefix;  // its times
   scheduler_options scheduler;
   eplb_options balance;
   entrypoint_options entrypoint;
@@ -110,9 +112,11 @@ class sim_cluster {
   uint64_t hash() { return sim::coordinator::of(*system_).hash(); }
   uint64_t handled() { return sim::coordinator::of(*system_).handled(); }
   std::vector<std::shared_ptr<client>> clients;
+  std::shared_ptr<stand_in_store> store;  // where the options ask for one
 
  private:
   class factory;
+  prefix_options prefix() const;
   struct config : caf::actor_system_config {
     config() { register_messages(*this); }
   };

@@ -14,56 +14,9 @@
 #include "kernels/ep/expert_table.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/sim/agenda.hpp"
+#include "tests/actors/stand_in_options.hpp"
 
 namespace troupe::actors {
-
-class stand_in_host;
-/// Memory of stand-ins by address, for pulls between them.
-using stand_in_memories = std::map<std::string, stand_in_host*>;
-
-/// What a page holds when the first `rows` tokens of its block are in place, and what a state of `rows` tokens is.
-inline uint64_t content_of(uint64_t seed, uint32_t block, uint32_t rows) {
-  const auto h = philox({block, rows, 7, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return h[0] | uint64_t{h[1]} << 32 | 1;
-}
-constexpr uint32_t state_block = UINT32_MAX;
-
-/// Token that a request with this sampling seed has at this position, whoever computes it.
-inline kernels::token_id token_at(uint64_t seed, uint32_t position) {
-  const auto h = philox({position, 0, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)})[0];
-  return h % 61 == 0 ? 1 : static_cast<kernels::token_id>(3 + h % 250);
-}
-
-struct stand_in_options {
-  kernels::model_facts facts;
-  kernels::engine_limits limits;
-  nanoseconds load{std::chrono::milliseconds(20)}, regroup{std::chrono::milliseconds(5)};
-  nanoseconds step{std::chrono::microseconds(500)}, per_row{std::chrono::microseconds(20)};
-  nanoseconds deadline{std::chrono::milliseconds(200)};
-  nanoseconds stage{std::chrono::milliseconds(30)};  // from the order to `staged`
-  uint32_t expert_slots = 1000, redundant_experts = 1;
-  std::function<bool()> stage_hangs;                     // asked at the end of loading: it never ends
-  std::function<bool()> flip_hangs;                      // asked at the order to flip: the placement is never taken
-  std::function<bool(const group_view&)> regroup_fails;  // asked at every regroup
-  std::function<bool()> step_fails;  // asked at the end of a step: it fails, and nobody is suspected
-  nanoseconds pull{std::chrono::milliseconds(1)}, per_page{std::chrono::microseconds(100)};
-  std::function<result<void>()> pull_fails;     // asked when a pull begins
-  std::shared_ptr<stand_in_memories> memories;  // without: nobody can be pulled from
-  stand_in_options() {
-    facts.name = "stand-in";
-    facts.window = 16;
-    facts.vocabulary = 256;
-    facts.max_context = 512;
-    facts.encoder_layers = facts.decoder_layers = 2;
-    facts.experts = 8;
-    facts.has_drafter = true;
-    limits.slots = 8;
-    limits.max_chunk = 24;
-    limits.max_context = 512;
-    limits.pages = 48;
-    limits.max_draft = 3;
-  }
-};
 
 class stand_in_engine final : public kernels::engine {
  public:
@@ -74,7 +27,8 @@ class stand_in_engine final : public kernels::engine {
         options_(o),
         sink_(std::move(s)),
         missing_(std::move(missing)),
-        content(o.limits.pages, 0),
+        memory(std::make_shared<std::vector<uint64_t>>(o.limits.pages, 0)),
+        content(*memory),
         states(o.limits.handoffs, 0) {}
 
   /// From now on a missing peer is noticed without a plan of this rank too, as a standing participant notices it.
@@ -190,7 +144,7 @@ class stand_in_engine final : public kernels::engine {
  private:
   struct slot {
     kernels::sequence_open open;
-    uint32_t known = 0, committed = 0;
+    uint32_t known = 0, committed = 0, cached = 0;
     bool sampled = false, finished = false;
     std::vector<kernels::page_id> pages;
   };
@@ -224,14 +178,14 @@ class stand_in_engine final : public kernels::engine {
       auto& s = it->second;
       for (auto p : q.pages) {
         TROUPE_CHECK(p.value < options_.limits.pages && pages_.insert(p).second, "page {} is in use", p.value);
+        if (s.pages.size() * options_.facts.window >= q.write_global_from) content[p.value] = 0;
         s.pages.push_back(p);
-        content[p.value] = 0;
       }
       if (s.finished) continue;
       TROUPE_CHECK(q.export_to == kernels::no_handoff || (q.sample && q.export_to < states.size()), "export to {}",
                    q.export_to);
       if (q.rows > 0) {
-        TROUPE_CHECK(q.position == s.committed, "chunk at {} with {} committed", q.position, s.committed);
+        if (q.position != s.committed) jump(s, q);
         TROUPE_CHECK(q.position + q.rows <= s.open.tokens.size(), "chunk beyond the known tokens");
         TROUPE_CHECK(q.sample == (q.position + q.rows == s.open.tokens.size()), "sample");
         TROUPE_CHECK(s.pages.size() * options_.facts.window >= q.position + q.rows, "chunk without pages");
@@ -293,6 +247,7 @@ class stand_in_engine final : public kernels::engine {
       if (q.rows > 0) {
         s.committed += q.rows;
         if (q.sample) sample(s, out);
+        fill(s);
         if (q.export_to != kernels::no_handoff && !s.finished) out.exported = export_to(s, q.export_to);
       } else {
         // How many drafts are accepted is drawn from the seed; room for them is what the pages leave.
@@ -309,6 +264,7 @@ class stand_in_engine final : public kernels::engine {
           ++out.accepted;
           sample(s, out);
         }
+        fill(s);
       }
       out.committed = s.committed;
       r.sequences.push_back(std::move(out));
@@ -317,17 +273,39 @@ class stand_in_engine final : public kernels::engine {
     if (!busy_) begin();
   }
 
-  uint32_t rows_in(uint32_t block, uint32_t rows) const {
-    return std::min(options_.facts.window, rows - block * options_.facts.window);
+  kernels::token_id token_of(const slot& s, uint32_t position) const {
+    return position < s.open.tokens.size() ? s.open.tokens[position] : token_at(s.open.sampling.seed, position);
+  }
+  std::vector<uint64_t> contents(const slot& s, uint32_t rows) const {
+    return contents_of([&](uint32_t p) { return token_of(s, p); }, rows, options_.facts.window);
+  }
+
+  // What is in place lies in the pages; cached blocks stay as they came.
+  void fill(slot& s) {
+    const auto wanted = contents(s, s.committed);
+    for (uint32_t b = s.cached; b < wanted.size(); ++b) content[s.pages[b].value] = wanted[b];
+  }
+
+  // The start behind cached blocks, which must be those of the sequence.
+  void jump(slot& s, const kernels::sequence_step& q) {
+    const uint32_t w = options_.facts.window;
+    TROUPE_CHECK(s.committed == 0 && q.window_floor == q.position && q.position % w == 0 &&
+                     q.write_global_from % w == 0 && q.position <= q.write_global_from &&
+                     q.decoder_from >= q.write_global_from,
+                 "chunk at {} with {} committed, cached to {}", q.position, s.committed, q.write_global_from);
+    const auto wanted = contents(s, q.write_global_from);
+    for (uint32_t b = 0; b < wanted.size(); ++b)
+      TROUPE_CHECK(content[s.pages.at(b).value] == wanted[b], "cached block {} is not that of the sequence", b);
+    s.cached = static_cast<uint32_t>(wanted.size());
+    s.committed = q.position;
+    ++hits;
   }
 
   kernels::sequence_export export_to(const slot& s, uint32_t place) {
-    kernels::sequence_export out{s.committed, 8, content_of(s.open.sampling.seed, state_block, s.committed), {}};
+    kernels::sequence_export out{s.committed, 8, state_of(s.open.sampling.seed, s.committed), {}};
     states[place] = out.state_checksum;
-    for (uint32_t b = 0; b * options_.facts.window < s.committed; ++b) {
-      content[s.pages[b].value] = content_of(s.open.sampling.seed, b, rows_in(b, s.committed));
+    for (uint32_t b = 0; b * options_.facts.window < s.committed; ++b)
       out.page_checksums.push_back(content[s.pages[b].value]);
-    }
     return out;
   }
 
@@ -337,11 +315,11 @@ class stand_in_engine final : public kernels::engine {
     TROUPE_CHECK(
         in.rows + 1 == s.known && in.pages.size() == (in.rows + options_.facts.window - 1) / options_.facts.window,
         "import of {} rows in {} pages, {} tokens known", in.rows, in.pages.size(), s.known);
-    TROUPE_CHECK(states.at(in.state) == content_of(s.open.sampling.seed, state_block, in.rows), "a wrong state");
+    TROUPE_CHECK(states.at(in.state) == state_of(s.open.sampling.seed, in.rows), "a wrong state");
+    const auto wanted = contents(s, in.rows);
     for (uint32_t b = 0; b < in.pages.size(); ++b) {
       TROUPE_CHECK(pages_.insert(in.pages[b]).second, "imported page {} is in use", in.pages[b].value);
-      TROUPE_CHECK(content[in.pages[b].value] == content_of(s.open.sampling.seed, b, rows_in(b, in.rows)),
-                   "block {} is not that of the sequence", b);
+      TROUPE_CHECK(content[in.pages[b].value] == wanted[b], "block {} is not that of the sequence", b);
       s.pages.push_back(in.pages[b]);
     }
     s.committed = in.rows;
@@ -378,8 +356,10 @@ class stand_in_engine final : public kernels::engine {
   kernels::expert_window window_;
 
  public:
-  std::vector<uint64_t> content, states;  // of pages and of the places of the handoff memory
-  uint64_t imported = 0;                  // sequences
+  const std::shared_ptr<std::vector<uint64_t>> memory;
+  std::vector<uint64_t>& content;   // of pages
+  std::vector<uint64_t> states;     // of the places of the handoff memory
+  uint64_t imported = 0, hits = 0;  // sequences
 };
 
 /// `missing` is asked with the view of the group: which of its ranks do not show up.
@@ -421,6 +401,11 @@ class stand_in_host final : public rank_host {
 
   peer_memory memory() const override {
     return options_.memories ? peer_memory{address_, "pages", "states"} : peer_memory{};
+  }
+
+  page_memory pages() override {
+    if (!engine_) return {};
+    return {std::as_writable_bytes(std::span(*engine_->memory)), engine_->memory};
   }
 
   /// Page by page in virtual time, out of the source's memory as it is by then; a source that is gone is noticed late.

@@ -7,6 +7,7 @@
 #include "policies/chunk.hpp"
 #include "policies/pages.hpp"
 #include "policies/placement.hpp"
+#include "policies/read_race.hpp"
 #include "policies/resume.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -143,6 +144,19 @@ TEST(admission, table) {
   EXPECT_EQ(plan_admission({8, 8, true, 100}).retry_after_ms, 200u);
   EXPECT_EQ(plan_admission({1, 1, true, 1}).retry_after_ms, 50u);
   EXPECT_EQ(plan_admission({4000, 4000, true, 1000}).retry_after_ms, 10'000u);
+}
+
+TEST(read_race, is_what_computing_takes_within_bounds) {
+  const auto deadline = [](uint32_t tokens, int64_t row, int64_t least, int64_t most) {
+    return plan_read_race({tokens, row, least, most}).deadline_ns;
+  };
+  EXPECT_EQ(deadline(640, 1000, 0, 10'000'000), 640'000);
+  EXPECT_EQ(deadline(640, 1000, 1'000'000, 10'000'000), 1'000'000);
+  EXPECT_EQ(deadline(64000, 1000, 0, 10'000'000), 10'000'000);
+  EXPECT_EQ(deadline(640, 0, 5, 10'000'000), 10'000'000) << "not known yet";
+  EXPECT_EQ(deadline(UINT32_MAX, INT64_MAX, 0, 7), 7);
+  EXPECT_EQ(deadline(0, 1000, 0, 7), 0);
+  EXPECT_EQ(deadline(10, 10, 50, 20), 20) << "bounds the wrong way round: the upper one holds";
 }
 
 TEST(placement, goes_round_and_skips) {

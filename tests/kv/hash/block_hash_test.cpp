@@ -136,6 +136,20 @@ TEST(block_hash, incomplete_blocks_have_no_hash) {
   EXPECT_TRUE(chain(scheme(128), "t", {}).empty());
 }
 
+TEST(block_hash, a_chain_goes_on_behind_a_block_that_somebody_else_hashed) {
+  const auto whole = chain(scheme(16), "t", prompt(100));
+  ASSERT_EQ(whole.size(), 6u);
+  const auto tokens = prompt(100);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    auto h = block_hasher::resume(scheme(16), "t", at == 0 ? block_hash{} : whole[at - 1]);
+    ASSERT_TRUE(h) << h.error().message;
+    std::vector<block_hash> rest;
+    ASSERT_TRUE(h->append(std::span(tokens).subspan(at * 16), rest));
+    EXPECT_EQ(rest, std::vector(whole.begin() + static_cast<ptrdiff_t>(at), whole.end())) << at;
+  }
+  EXPECT_EQ(block_hasher::resume(scheme(128), "t", whole[0]).error().code, errc::invalid_argument);
+}
+
 TEST(block_hash, bad_input_is_refused) {
   EXPECT_EQ(block_hasher::make(scheme(0), "").error().code, errc::invalid_argument);
   EXPECT_EQ(block_hasher::make(scheme(65'537), "").error().code, errc::invalid_argument);

@@ -1,0 +1,153 @@
+// How a batch uses cached blocks: reads before a prompt starts, and what of a sequence is written back.
+#include <algorithm>
+
+#include "actors/serving/batch.hpp"
+#include "kv/extent/extent.hpp"
+#include "policies/hit_length.hpp"
+#include "policies/read_race.hpp"
+#include "policies/resume.hpp"
+#include "runtime/base/check.hpp"
+
+namespace troupe::actors {
+
+void batch::use_cache(const prefix_options& options) {
+  TROUPE_CHECK(sequences_.empty(), "the cache is set before the first request");
+  cache_ = options;
+  cache_->store = nullptr;  // the rank's business
+}
+
+uint32_t batch::hit_limit(const sequence& s) const {
+  return policies::plan_resume(
+             {s.prompt_length, static_cast<uint32_t>(s.known.size()), facts_.window, facts_.decoder_layers})
+      .hit_limit;
+}
+
+// What a front says is looked at: a chain that does not fit is not used, a hit that does not fit is a miss.
+void batch::check_prefix(sequence& s) const {
+  auto& p = s.prefix;
+  const uint64_t w = facts_.window;
+  bool fits = cache_ && p.active && cache_->scheme.block_tokens == w && p.chain.size() * w <= s.known.size();
+  for (size_t i = 0; fits && i < p.chain.size(); ++i) fits = p.chain[i].tokens == (i + 1) * w;
+  if (!fits) {
+    p = {};
+    return;
+  }
+  const uint64_t end = uint64_t{p.reuse} + p.replay;
+  if (p.reuse == 0 || p.reuse % w != 0 || p.replay % w != 0 || end / w > p.chain.size() || end > hit_limit(s))
+    p.reuse = p.replay = 0;
+}
+
+policies::hit_length_plan batch::hit_of(const sequence& s, uint32_t blocks) const {
+  policies::hit_length_input in;
+  in.prompt_tokens = static_cast<uint32_t>(s.known.size());
+  in.block_hit_tokens = blocks * facts_.window;
+  in.block = facts_.window;
+  in.hit_limit = hit_limit(s);
+  in.exact = cache_->exact;
+  in.encoder_layers = facts_.encoder_layers;
+  auto hit = policies::plan_hit_length(in);
+  return hit ? std::move(*hit) : policies::hit_length_plan{0, 0, hit.error().message};
+}
+
+// Given up for want of pages: what was written back of it is read when it starts again.
+void batch::reuse_own(sequence& s) const {
+  if (!s.prefix.active || s.written == 0) return;
+  const auto hit = hit_of(s, std::min<uint32_t>(s.written, static_cast<uint32_t>(s.prefix.chain.size())));
+  s.prefix.reuse = hit.reuse;
+  s.prefix.replay = hit.replay;
+}
+
+// The slot and all pages of the prompt are reserved; the rank takes those of the hit now.
+void batch::begin_read(uint64_t number, uint32_t pages) {
+  auto& s = at(number);
+  std::erase(waiting_, number);
+  s.at = phase::reading;
+  take_slot(s, number);
+  s.pages = pages;
+  pages_free_ -= pages;
+  s.read = next_read_++;
+  reads_.emplace(s.read, number);
+  const auto race =
+      policies::plan_read_race({s.prefix.reuse, row_ns_, cache_->read_at_least.count(), cache_->read_at_most.count()});
+  note("read: " + race.reason);
+  const auto blocks = static_cast<ptrdiff_t>(hit_blocks(s));
+  prefix_reads_.push_back(
+      {s.read, {s.prefix.chain.begin(), s.prefix.chain.begin() + blocks}, s.prefix.traffic, race.deadline_ns});
+}
+
+void batch::read_done(const prefix_done& m) {
+  pages_held_ = m.pages_held;
+  const auto it = reads_.find(m.number);
+  if (it == reads_.end()) return;
+  const uint64_t number = it->second;
+  auto& s = at(number);
+  if (m.dropped) {
+    if (s.at != phase::closing) return;
+    reads_.erase(it);
+    give_slot(s);
+    s.read = 0;
+    s.filled = false;
+    if (s.preempted) return wait_again(number);
+    s.at = phase::ended;
+    return forget_if_done(number);
+  }
+  if (s.at != phase::reading) return;  // let go meanwhile: the answer to that is still to come
+  if (!m.outcome.ok()) {
+    note(fmt::format("cached blocks are computed: {} {}", to_string(m.outcome.code), m.outcome.text));
+    reads_.erase(it);
+    give_slot(s);
+    s.read = 0;
+    s.prefix.reuse = s.prefix.replay = 0;
+    return wait_again(number);
+  }
+  s.reuse = s.prefix.reuse;
+  s.replay = s.prefix.replay;
+  if (m.blocks < hit_blocks(s)) {  // a hole: the hit ends there
+    const auto hit = hit_of(s, m.blocks);
+    s.reuse = hit.reuse;
+    s.replay = hit.replay;
+    note("cached blocks end early: " + hit.reason);
+  }
+  // As if the rows before had been run: a step that fails is run again from there.
+  s.at = phase::running;
+  s.filled = true;
+  s.opened = static_cast<uint32_t>(s.known.size());
+  s.planned = s.committed = s.reuse;
+  s.written = std::max(s.written, (s.reuse + s.replay) / facts_.window);
+  running_.push_back(number);
+}
+
+// Full slots of the store as they come, the rest at the end of the prompt and of the answer: extents of whole slots
+// cost least.
+void batch::write_back(sequence& s, bool all) {
+  if (!s.prefix.active) return;
+  uint32_t end = s.committed / facts_.window;
+  if (!all) end = end / kv::slot_blocks * kv::slot_blocks;
+  if (end <= s.written || !extend_chain(s, end)) return;
+  const auto& chain = s.prefix.chain;
+  prefix_writes_.push_back(
+      {s.slot, {chain.begin(), chain.begin() + static_cast<ptrdiff_t>(end)}, s.written, s.prefix.traffic});
+  s.written = end;
+}
+
+// Output tokens become blocks here; those of the prompt came hashed.
+bool batch::extend_chain(sequence& s, uint32_t blocks) const {
+  auto& chain = s.prefix.chain;
+  if (chain.size() >= blocks) return true;
+  auto hasher =
+      kv::block_hasher::resume(cache_->scheme, s.prefix.salt, chain.empty() ? kv::block_hash{} : chain.back());
+  if (!hasher) return false;
+  const size_t from = chain.size() * facts_.window, to = size_t{blocks} * facts_.window;
+  TROUPE_CHECK(to <= s.known.size(), "{} tokens in place, {} known", to, s.known.size());
+  const std::vector<uint32_t> tokens(s.known.begin() + static_cast<ptrdiff_t>(from),
+                                     s.known.begin() + static_cast<ptrdiff_t>(to));
+  return hasher->append(tokens, chain).has_value() && chain.size() == blocks;
+}
+
+void batch::measure(const kernels::step_result& r, uint32_t prompt_rows) {
+  if (prompt_rows == 0 || r.rows == 0 || r.times.total <= 0) return;
+  const int64_t now = r.times.total / r.rows;
+  row_ns_ = row_ns_ == 0 ? std::max<int64_t>(now, 1) : std::max<int64_t>((3 * row_ns_ + now) / 4, 1);
+}
+
+}  // namespace troupe::actors
