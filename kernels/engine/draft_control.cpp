@@ -10,6 +10,8 @@ constexpr uint32_t largest_seen = 1u << 30;
 constexpr uint32_t steps_per_table = 8;    // making a table sorts its points: not in every step
 constexpr double longest_of_expected = 3;  // a step that was held up (a busy machine) says little about drafting
 
+constexpr uint32_t trial_requests = 24;  // requests times steps of a trial, at least
+
 }  // namespace
 
 // 1, 2, .. 7 each for itself, then four classes an octave.
@@ -46,17 +48,22 @@ std::vector<policies::step_cost_point> step_cost_meter::points() const {
   return out;
 }
 
-policies::speculation_cell& draft_control::cell_of(uint32_t requests, uint64_t context) {
-  const auto bucket = policies::bucket_of(requests, context);
-  const size_t r = std::min<size_t>(bucket.requests, classes - 1), c = std::min<size_t>(bucket.context, classes - 1);
-  known& k = cells_[r][c];
-  if (!k.used) {
-    k.used = true;
-    const known& neighbour = cells_[r][last_[r]];
-    if (neighbour.used) k.cell = neighbour.cell;
+draft_control::known& draft_control::class_of(uint32_t requests) {
+  const size_t at = std::min<size_t>(policies::bucket_of(requests, 0).requests, classes - 1);
+  known& k = known_[at];
+  if (k.tried > 0) return k;
+  const known* nearest = nullptr;
+  for (size_t i = 0; i < classes; ++i) {
+    const auto far = [&](size_t x) { return x > at ? x - at : at - x; };
+    if (known_[i].tried * (1u << i) >= trial_requests && (!nearest || far(i) < far(nearest - known_.data())))
+      nearest = &known_[i];
   }
-  last_[r] = c;
-  return k.cell;
+  if (!nearest) return k;
+  k = *nearest;
+  k.tried = trial_requests;
+  k.cell.slower_on = k.cell.slower_off = 1;
+  k.cell.seen_off = 0;
+  return k;
 }
 
 void draft_control::refresh() {
@@ -70,16 +77,23 @@ draft_choice draft_control::choose(const draft_outlook& o) {
   now_ = o;
   had_drafts_ = false;
   draft_choice choice{o.most_drafts, o.most_drafts > 0};
-  if (o.requests == 0 || o.most_drafts == 0) return choice;
+  if (o.most_drafts == 0) return choice;
+  if (o.requests == 0) {  // prompts alone: what was right for the decoding sequences before them
+    choice.draft = drafted_;
+    return choice;
+  }
   for (uint32_t n : o.drafts->drafts) had_drafts_ = had_drafts_ || n > 0;
-  policies::speculation_cell& cell = cell_of(o.requests, o.context);
+  const known& k = class_of(o.requests);
   if (!target_.knows(o.requests)) {
-    choice.draft = false;  // what a step costs without drafts has to be known first
+    choice.draft = drafted_ = false;  // what a step costs without drafts has to be known first
     choice.budget = 0;
     had_drafts_ = false;
     return choice;
   }
-  choice.draft = policies::plan_speculation(cell, table_, o.requests, o.other_rows).draft;
+  // A class that begins with another one's knowledge may have its switch on where its own costs already say no.
+  const auto plan = policies::plan_speculation(k.cell, table_, o.requests, o.other_rows);
+  choice.draft = (plan.draft && plan.gain >= 1) || uint64_t{k.tried} * o.requests < trial_requests;
+  drafted_ = choice.draft;
   if (!had_drafts_) return choice;
   policies::verify_capacity_input in{*o.drafts, o.other_rows, o.most_drafts};
   // The samples are keyed by position, not by which drafts were verified, so the present confidences may decide.
@@ -89,23 +103,25 @@ draft_choice draft_control::choose(const draft_outlook& o) {
 
 void draft_control::observe(const draft_measurement& m) {
   if (now_.requests == 0 || now_.other_rows > 0) return;  // rows of a prompt cost something else
-  const bool known = target_.knows(now_.requests + m.verified);
+  const bool knew = target_.knows(now_.requests + m.verified);
   target_.add(now_.requests + m.verified, m.target_ns);
   draft_.add(m.drafted, m.draft_ns);
-  if (!known && target_.knows(now_.requests + m.verified)) refresh_in_ = 0;
+  if (!knew && target_.knows(now_.requests + m.verified)) refresh_in_ = 0;
   refresh();
   // Steps at a switch are half the one and half the other.
   const bool on = had_drafts_ && m.drafted > 0, off = !had_drafts_ && m.drafted == 0 && m.verified == 0;
   if (!on && !off) return;
   // While it drafts there are no steps without drafts that would correct a ratio to a guessed cost.
-  if (off && !known) return;
+  if (off && !knew) return;
   const double rows = now_.requests + m.verified;
   double ns = static_cast<double>(m.target_ns + m.draft_ns);
   const double expected =
       policies::step_cost(table_.verify, 0, rows) + (on ? policies::step_cost(table_.draft, 0, now_.requests) : 0.0);
   if (expected > 0) ns = std::min(ns, longest_of_expected * expected);
   policies::speculation_sample s{on, now_.requests, m.verified, m.tokens, 0, ns};
-  (void)policies::observe(cell_of(now_.requests, now_.context), table_, s);  // refuses what is no step: a failed one
+  known& k = class_of(now_.requests);
+  k.tried += on && k.tried < trial_requests;
+  (void)policies::observe(k.cell, table_, s);  // refuses what is no step: a failed one
 }
 
 }  // namespace troupe::kernels

@@ -34,7 +34,6 @@ class step_cost_meter {
 /// What a step will consist of, as far as drafts are concerned.
 struct draft_outlook {
   uint32_t requests = 0;                              // sequences that decode
-  uint64_t context = 0;                               // mean tokens of their contexts
   uint32_t other_rows = 0;                            // rows of prompt chunks
   uint32_t most_drafts = 0;                           // the plan's verify budget
   const policies::confidence_rows* drafts = nullptr;  // at hand, one entry a request
@@ -56,9 +55,11 @@ struct draft_measurement {
 /// Plain state of one engine; its thread calls choose() before a step and observe() after it. Deterministic: only what
 /// it is told counts.
 ///
-/// Costs are measured by rows, acceptance by classes of requests and context (powers of two). The first steps with a
-/// new class of requests are trials: 4 without drafting, then 8 with it; a new class of contexts begins with what its
-/// neighbour knows. Afterwards policies/speculation switches and probes (8 steps of every 512 or more).
+/// Costs are measured by rows, acceptance by classes of requests (powers of two; contexts grow too fast for classes of
+/// their own). The first steps are a trial: 3 without drafting, then 8 with it, up to 24 for few requests, whose luck
+/// is no measure. A further class begins with what the nearest one knows, after 3 steps without drafting where such
+/// rows were never measured: a trial in each class would cost short answers more than it tells. Afterwards
+/// policies/speculation switches and probes.
 class draft_control {
  public:
   draft_choice choose(const draft_outlook& o);
@@ -68,18 +69,17 @@ class draft_control {
   static constexpr size_t classes = 16;
   struct known {
     policies::speculation_cell cell;
-    bool used = false;
+    uint32_t tried = 0;  // steps of the first trial with drafts
   };
-  policies::speculation_cell& cell_of(uint32_t requests, uint64_t context);
+  known& class_of(uint32_t requests);
   void refresh();
 
   step_cost_meter target_, draft_;
   policies::step_cost_table table_;
   policies::survival_memory memory_;
-  std::array<std::array<known, classes>, classes> cells_;  // [requests][context]
-  std::array<size_t, classes> last_{};                     // context class of each class of requests that was used last
+  std::array<known, classes> known_;
   draft_outlook now_;
-  bool had_drafts_ = false;
+  bool had_drafts_ = false, drafted_ = false;
   uint32_t refresh_in_ = 0;
 };
 

@@ -72,7 +72,6 @@ void step_engine::choose_drafts() {
   choice_ = {plan_.verify_budget, plan_.verify_budget > 0};
   if (!control_ || block_ == 0) return;
   draft_outlook o;
-  uint64_t context = 0;
   at_hand_.width = block_;
   at_hand_.value.clear();
   at_hand_.drafts.clear();
@@ -83,11 +82,9 @@ void step_engine::choose_drafts() {
       continue;
     }
     ++o.requests;
-    context += s.committed;
     at_hand_.drafts.push_back(most_drafts(s));
     at_hand_.value.insert(at_hand_.value.end(), s.confidences.begin(), s.confidences.end());
   }
-  if (o.requests > 0) o.context = context / o.requests;
   o.most_drafts = plan_.verify_budget;
   o.drafts = &at_hand_;
   choice_ = control_->choose(o);

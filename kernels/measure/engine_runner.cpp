@@ -13,12 +13,14 @@ constexpr auto longest_step = std::chrono::minutes(10);
 }  // namespace
 
 result<std::unique_ptr<engine_runner>> engine_runner::make(std::shared_ptr<const model> weights, engine_limits limits,
-                                                           draft_observer on_drafts, bool adaptive_drafts) {
+                                                           draft_observer on_drafts, bool adaptive_drafts,
+                                                           const clock_source* clock) {
   cpu_engine_config c;
   c.weights = std::move(weights);
   c.limits = limits;
   c.on_drafts = std::move(on_drafts);
   c.adaptive_drafts = adaptive_drafts;
+  c.clock = clock;
   return make(std::move(c));
 }
 

@@ -31,10 +31,11 @@ struct answer {
 /// An engine with its page pool. One thread at a time calls it.
 class engine_runner {
  public:
-  /// `limits.pages` is set to what `limits.slots` sequences of the full context need; adaptive_drafts as in
+  /// `limits.pages` is set to what `limits.slots` sequences of the full context need; adaptive_drafts and clock as in
   /// cpu_engine_config. Errors are the engine's.
   static result<std::unique_ptr<engine_runner>> make(std::shared_ptr<const model> weights, engine_limits limits,
-                                                     draft_observer on_drafts = {}, bool adaptive_drafts = false);
+                                                     draft_observer on_drafts = {}, bool adaptive_drafts = false,
+                                                     const clock_source* clock = nullptr);
   /// The same of any engine, for instance one of a group; `config.limits.pages` is set. `on_step` sees every result, on
   /// the engine's thread; it must not block.
   static result<std::unique_ptr<engine_runner>> make(cpu_engine_config config,

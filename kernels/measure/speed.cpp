@@ -31,7 +31,7 @@ result<decode_speed> measure_decode(std::shared_ptr<const model> weights, uint32
     limits.max_context = std::max(limits.max_context, static_cast<uint32_t>(q.tokens.size()) + q.stop.max_tokens);
     work.push_back(std::move(q));
   }
-  TROUPE_TRY(auto runner, engine_runner::make(std::move(weights), limits, {}, drafts == drafting::adaptive));
+  TROUPE_TRY(auto runner, engine_runner::make(std::move(weights), limits, {}, drafts == drafting::adaptive, &clock));
   std::vector<request> warm = work;
   for (request& q : warm) q.stop.max_tokens = std::min(q.stop.max_tokens, 48u);
   if (auto r = runner->run(warm); !r) return fail(r.error());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "runtime/base/process_clock.hpp"
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/default_model.hpp"
 #include "runtime/cli/eval/run.hpp"
@@ -17,7 +18,7 @@ const std::set<std::string> everything{"loss", "load", "acceptance", "replay", "
 
 struct eval_options : eval_request {
   std::vector<std::string> parts{"all"};
-  bool json = false;
+  bool json = false, cpu_time = false;
 };
 
 int run(eval_options o) {
@@ -41,7 +42,8 @@ int run(eval_options o) {
     }
   }
   if (!o.dump.empty() || !o.compare.empty()) o.what.insert("loss");
-  auto report = evaluate(o, steady_clock(), [](const std::string& line) { tell("{}\n", line); });
+  auto report =
+      evaluate(o, o.cpu_time ? process_clock() : steady_clock(), [](const std::string& line) { tell("{}\n", line); });
   if (!report) {
     const errc code = report.error().code;
     return complain("eval", report.error().message,
@@ -106,6 +108,7 @@ void add_eval(CLI::App& app, context& ctx) {
   c->add_option("--slots", o->balance.slots, "Requests at once per rank for balance")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  c->add_flag("--cpu-time", o->cpu_time, "Speed by this process's processor time; with one thread, on a busy machine");
   c->add_option("--seed", o->seed, "Seed of the first prompt; the others count on")->capture_default_str();
   c->add_option("--dump-argmax", o->dump, "Write the likeliest next tokens to this file");
   c->add_option("--compare-argmax", o->compare, "Compare them with a file that another program wrote");
