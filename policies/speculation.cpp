@@ -7,8 +7,9 @@
 namespace troupe::policies {
 namespace {
 
-constexpr uint32_t enough = 8, probe_shortest = 512, probe_longest = 4096;
-constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32;
+constexpr uint32_t enough_steps = 3, enough_requests = 24;
+constexpr uint32_t probe_shortest = 512, probe_longest = 4096, probe_never = 1u << 20;
+constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32, probes_may_cost = 0.01;
 
 void average(double& value, double sample, uint32_t seen) {
   value += (sample - value) * std::max(memory, 1.0 / (seen + 1));  // a plain mean at first
@@ -28,7 +29,19 @@ double gain_of(const speculation_cell& c, const step_cost_table& t, double reque
   return with > 0 && without > 0 ? c.accepted * without / with : 1;
 }
 
+// Steps without drafting between two trials, so that those cost no more than they may.
+uint32_t rarest_probe(const speculation_cell& c, const step_cost_table& t, double requests, double other) {
+  const double without = off_ns(t, requests, other) * c.slower_off;
+  if (!(without > 0)) return probe_shortest;
+  const double with = on_ns(t, requests, c.verified * requests, other) * c.slower_on;
+  const double trial = std::max<double>(enough_steps, std::ceil(enough_requests / requests));
+  const double lost = trial * (with / without - c.accepted);  // in steps without drafting
+  return static_cast<uint32_t>(std::clamp<double>(lost / probes_may_cost, probe_shortest, probe_never));
+}
+
 }  // namespace
+
+bool is_decided(const speculation_cell& c) { return c.seen_on >= enough_steps && c.seen_requests >= enough_requests; }
 
 speculation_bucket bucket_of(uint32_t requests, uint64_t context) {
   auto log2 = [](uint64_t x) { return x == 0 ? 0u : static_cast<uint32_t>(std::bit_width(x) - 1); };
@@ -38,10 +51,10 @@ speculation_bucket bucket_of(uint32_t requests, uint64_t context) {
 speculation_plan plan_speculation(const speculation_cell& c, const step_cost_table& table, uint32_t requests,
                                   uint32_t other_rows) {
   speculation_plan plan;
-  plan.gain = c.seen_on >= enough ? gain_of(c, table, requests, other_rows) : 1;
+  plan.gain = is_decided(c) ? gain_of(c, table, requests, other_rows) : 1;
   if (!is_profiled(table)) {
     plan.reason = "drafts: no profiled step cost to compare with";
-  } else if (c.seen_on < enough) {
+  } else if (!is_decided(c)) {
     plan.reason = fmt::format("drafts: only {} steps were measured", c.seen_on);
   } else if (c.on) {
     plan.reason =
@@ -67,24 +80,26 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
     average(c.verified, s.verified / requests, c.seen_on);
     if (double t = on_ns(table, requests, s.verified, s.other_rows); t > 0) average(c.slower_on, s.ns / t, c.seen_on);
     c.seen_on += c.seen_on < UINT32_MAX;
+    c.seen_requests += std::min(s.requests, UINT32_MAX - c.seen_requests);
   } else {
     if (double t = off_ns(table, requests, s.other_rows); t > 0) average(c.slower_off, s.ns / t, c.seen_off);
     c.seen_off += c.seen_off < UINT32_MAX;
   }
-  if (c.seen_on < enough || !is_profiled(table)) return {};
+  if (!is_decided(c) || !is_profiled(table)) return {};
   const double gain = gain_of(c, table, requests, s.other_rows);
   if (c.on) {
     if (gain >= off_below) return {};
     c.on = false;
-    c.probe_every = probe_shortest;
+    c.probe_every = rarest_probe(c, table, requests, s.other_rows);
     c.probe_in = c.probe_every;
   } else if (gain > on_above) {
     c.on = true;
   } else if (s.drafted) {  // the trial that just ended changed nothing
-    c.probe_every = std::min(2 * c.probe_every, probe_longest);
+    c.probe_every =
+        std::max(std::min(2 * c.probe_every, probe_longest), rarest_probe(c, table, requests, s.other_rows));
     c.probe_in = c.probe_every;
   } else if (c.probe_in == 0 || --c.probe_in == 0) {
-    c.seen_on = 0;  // undecided again: the next steps draft, and their plain mean counts
+    c.seen_on = c.seen_requests = 0;  // undecided again: the next steps draft, and their plain mean counts
   }
   return {};
 }

@@ -25,6 +25,7 @@ struct speculation_cell {
   double verified = 0;                   // drafts verified per request and step
   double slower_on = 1, slower_off = 1;  // measured time / time by the cost table
   uint32_t seen_on = 0, seen_off = 0;
+  uint32_t seen_requests = 0;  // requests of the seen_on steps, summed
   bool on = true;
   uint32_t probe_in = 0;       // while off: steps until drafting is measured anew
   uint32_t probe_every = 512;  // doubles up to 4,096 while that changes nothing
@@ -47,9 +48,13 @@ struct speculation_plan {
   std::string reason;
 };
 
+/// Whether drafting was measured often enough to decide: 3 steps and 24 requests in them. A step of many requests says
+/// as much as many steps of one, and where drafting does not pay it costs the most.
+bool is_decided(const speculation_cell& cell);
+
 /// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times.
-/// Off when it falls below 1, on again above 1.02; undecided cells (fewer than 8 measured steps) draft. While off, 8
-/// steps after every 512, later 4,096, draft to measure anew, which bounds the loss to 8 / 512 of the difference.
+/// Off when it falls below 1, on again above 1.02; undecided cells draft. While off, drafting is measured anew after
+/// 512 steps, or more where that would cost over 1 % of the time, later after 4,096.
 speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests,
                                   uint32_t other_rows = 0);
 

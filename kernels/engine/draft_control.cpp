@@ -10,8 +10,6 @@ constexpr uint32_t largest_seen = 1u << 30;
 constexpr uint32_t steps_per_table = 8;    // making a table sorts its points: not in every step
 constexpr double longest_of_expected = 3;  // a step that was held up (a busy machine) says little about drafting
 
-constexpr uint32_t trial_requests = 24;  // requests times steps of a trial, at least
-
 }  // namespace
 
 // 1, 2, .. 7 each for itself, then four classes an octave.
@@ -48,22 +46,20 @@ std::vector<policies::step_cost_point> step_cost_meter::points() const {
   return out;
 }
 
-draft_control::known& draft_control::class_of(uint32_t requests) {
+policies::speculation_cell& draft_control::class_of(uint32_t requests) {
   const size_t at = std::min<size_t>(policies::bucket_of(requests, 0).requests, classes - 1);
-  known& k = known_[at];
-  if (k.tried > 0) return k;
-  const known* nearest = nullptr;
-  for (size_t i = 0; i < classes; ++i) {
-    const auto far = [&](size_t x) { return x > at ? x - at : at - x; };
-    if (known_[i].tried * (1u << i) >= trial_requests && (!nearest || far(i) < far(nearest - known_.data())))
+  policies::speculation_cell& cell = known_[at];
+  if (!cell.on || policies::is_decided(cell)) return cell;  // it knows something itself
+  const policies::speculation_cell* nearest = nullptr;
+  const auto far = [at](size_t x) { return x > at ? x - at : at - x; };
+  for (size_t i = 0; i < classes; ++i)
+    if (policies::is_decided(known_[i]) && (!nearest || far(i) < far(static_cast<size_t>(nearest - known_.data()))))
       nearest = &known_[i];
-  }
-  if (!nearest) return k;
-  k = *nearest;
-  k.tried = trial_requests;
-  k.cell.slower_on = k.cell.slower_off = 1;
-  k.cell.seen_off = 0;
-  return k;
+  if (!nearest) return cell;
+  cell = *nearest;
+  cell.slower_on = cell.slower_off = 1;
+  cell.seen_off = 0;
+  return cell;
 }
 
 void draft_control::refresh() {
@@ -83,7 +79,7 @@ draft_choice draft_control::choose(const draft_outlook& o) {
     return choice;
   }
   for (uint32_t n : o.drafts->drafts) had_drafts_ = had_drafts_ || n > 0;
-  const known& k = class_of(o.requests);
+  const policies::speculation_cell& cell = class_of(o.requests);
   if (!target_.knows(o.requests)) {
     choice.draft = drafted_ = false;  // what a step costs without drafts has to be known first
     choice.budget = 0;
@@ -91,8 +87,8 @@ draft_choice draft_control::choose(const draft_outlook& o) {
     return choice;
   }
   // A class that begins with another one's knowledge may have its switch on where its own costs already say no.
-  const auto plan = policies::plan_speculation(k.cell, table_, o.requests, o.other_rows);
-  choice.draft = (plan.draft && plan.gain >= 1) || uint64_t{k.tried} * o.requests < trial_requests;
+  const auto plan = policies::plan_speculation(cell, table_, o.requests, o.other_rows);
+  choice.draft = policies::is_decided(cell) ? plan.draft && plan.gain >= 1 : o.other_rows == 0;
   drafted_ = choice.draft;
   if (!had_drafts_) return choice;
   policies::verify_capacity_input in{*o.drafts, o.other_rows, o.most_drafts};
@@ -103,10 +99,10 @@ draft_choice draft_control::choose(const draft_outlook& o) {
 
 void draft_control::observe(const draft_measurement& m) {
   if (now_.requests == 0 || now_.other_rows > 0) return;  // rows of a prompt cost something else
-  const bool knew = target_.knows(now_.requests + m.verified);
+  const bool knew = target_.knows(now_.requests + m.verified), knew_draft = draft_.knows(m.drafted);
   target_.add(now_.requests + m.verified, m.target_ns);
   draft_.add(m.drafted, m.draft_ns);
-  if (!knew && target_.knows(now_.requests + m.verified)) refresh_in_ = 0;
+  if (knew != target_.knows(now_.requests + m.verified) || knew_draft != draft_.knows(m.drafted)) refresh_in_ = 0;
   refresh();
   // Steps at a switch are half the one and half the other.
   const bool on = had_drafts_ && m.drafted > 0, off = !had_drafts_ && m.drafted == 0 && m.verified == 0;
@@ -117,11 +113,11 @@ void draft_control::observe(const draft_measurement& m) {
   double ns = static_cast<double>(m.target_ns + m.draft_ns);
   const double expected =
       policies::step_cost(table_.verify, 0, rows) + (on ? policies::step_cost(table_.draft, 0, now_.requests) : 0.0);
-  if (expected > 0) ns = std::min(ns, longest_of_expected * expected);
+  // Beyond the rows that were measured the table is a guess, and a ratio to it would only be wrong later.
+  const bool measured = policies::is_profiled(table_) && rows <= table_.verify.back().n;
+  if (expected > 0) ns = measured ? std::min(ns, longest_of_expected * expected) : expected;
   policies::speculation_sample s{on, now_.requests, m.verified, m.tokens, 0, ns};
-  known& k = class_of(now_.requests);
-  k.tried += on && k.tried < trial_requests;
-  (void)policies::observe(k.cell, table_, s);  // refuses what is no step: a failed one
+  (void)policies::observe(class_of(now_.requests), table_, s);  // refuses what is no step: a failed one
 }
 
 }  // namespace troupe::kernels

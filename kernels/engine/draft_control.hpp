@@ -56,10 +56,11 @@ struct draft_measurement {
 /// it is told counts.
 ///
 /// Costs are measured by rows, acceptance by classes of requests (powers of two; contexts grow too fast for classes of
-/// their own). The first steps are a trial: 3 without drafting, then 8 with it, up to 24 for few requests, whose luck
-/// is no measure. A further class begins with what the nearest one knows, after 3 steps without drafting where such
-/// rows were never measured: a trial in each class would cost short answers more than it tells. Afterwards
-/// policies/speculation switches and probes.
+/// their own). The first steps are a trial: 3 without drafting, then 3 with it, up to 24 for few requests, whose luck
+/// is no measure; steps that also run prompts do not count, so they do not draft either while nothing is decided. A
+/// further class begins with what the nearest decided one knows, after 3 steps without drafting where such rows were
+/// never measured: a trial in each class would cost short answers more than it tells. Afterwards policies/speculation
+/// switches and probes.
 class draft_control {
  public:
   draft_choice choose(const draft_outlook& o);
@@ -67,17 +68,13 @@ class draft_control {
 
  private:
   static constexpr size_t classes = 16;
-  struct known {
-    policies::speculation_cell cell;
-    uint32_t tried = 0;  // steps of the first trial with drafts
-  };
-  known& class_of(uint32_t requests);
+  policies::speculation_cell& class_of(uint32_t requests);
   void refresh();
 
   step_cost_meter target_, draft_;
   policies::step_cost_table table_;
   policies::survival_memory memory_;
-  std::array<known, classes> known_;
+  std::array<policies::speculation_cell, classes> known_;
   draft_outlook now_;
   bool had_drafts_ = false, drafted_ = false;
   uint32_t refresh_in_ = 0;

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace troupe::kernels::measure {
+namespace {
+
+constexpr uint32_t least_requests = 16;  // one answer is luck
+
+}  // namespace
 
 const char* to_string(drafting d) { return d == drafting::none ? "none" : d == drafting::fixed ? "fixed" : "adaptive"; }
 
@@ -24,7 +29,7 @@ result<decode_speed> measure_decode(std::shared_ptr<const model> weights, uint32
   engine_limits limits{.slots = concurrent, .max_chunk = 256, .threads = threads};
   limits.max_context = 1;
   std::vector<request> work;
-  for (uint32_t i = 0; i < concurrent; ++i) {
+  for (uint32_t i = 0; i < std::max(concurrent, least_requests); ++i) {
     request q = requests[i % requests.size()];
     q.speculate = drafts != drafting::none;
     q.sampling.seed += i;

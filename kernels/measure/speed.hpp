@@ -33,8 +33,8 @@ struct decode_speed {
   double per_second() const { return static_cast<double>(tokens) * 1e9 / static_cast<double>(elapsed.count()); }
 };
 
-/// Runs `concurrent` requests at once to their ends, prompts included, and times it. The requests are repeated as
-/// needed; their `speculate` is overwritten. The same requests, up to 48 tokens of each, run first: that warms the
+/// Runs requests, `concurrent` at once and 16 or more in all, to their ends, prompts included, and times it. They are
+/// repeated as needed; their `speculate` is overwritten. The same requests, up to 48 tokens of each, run first: that warms the
 /// engine up, and an adaptive one measures itself in it.
 result<decode_speed> measure_decode(std::shared_ptr<const model> weights, uint32_t threads, uint32_t concurrent,
                                     drafting drafts, const std::vector<request>& requests, const clock_source& clock);
