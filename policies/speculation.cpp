@@ -7,13 +7,16 @@
 namespace troupe::policies {
 namespace {
 
-constexpr uint32_t enough_steps = 3, enough_requests = 24;
+constexpr uint32_t enough_steps = 3, enough_requests = 24, check_every = 512;
 constexpr uint32_t probe_shortest = 512, probe_longest = 4096, probe_never = 1u << 20;
-constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32, probes_may_cost = 0.01;
+constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32, probes_may_cost = 0.01, remembered_requests = 256;
 
-void average(double& value, double sample, uint32_t seen) {
-  value += (sample - value) * std::max(memory, 1.0 / (seen + 1));  // a plain mean at first
+void average(double& value, double sample, uint32_t seen, double weight = memory) {
+  value += (sample - value) * std::max(weight, 1.0 / (seen + 1));  // a plain mean at first
 }
+
+// Few requests: their luck has to be averaged over more steps.
+double weight_of(double requests) { return std::min(memory, requests / remembered_requests); }
 
 double on_ns(const step_cost_table& t, double requests, double verified, double other) {
   return step_cost(t.draft, 0, requests) + step_cost(t.verify, t.stairs, requests + other + verified);
@@ -56,6 +59,9 @@ speculation_plan plan_speculation(const speculation_cell& c, const step_cost_tab
     plan.reason = "drafts: no profiled step cost to compare with";
   } else if (!is_decided(c)) {
     plan.reason = fmt::format("drafts: only {} steps were measured", c.seen_on);
+  } else if (c.on && c.check_in == 0) {
+    plan.draft = false;
+    plan.reason = "does not draft for 3 steps: what steps without drafts take is measured anew";
   } else if (c.on) {
     plan.reason =
         fmt::format("drafts: {:.2f} tokens per request and step, {:.2f} times the rate without", c.accepted, plan.gain);
@@ -76,8 +82,8 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
   }
   const double requests = s.requests;
   if (s.drafted) {
-    average(c.accepted, s.tokens / requests, c.seen_on);
-    average(c.verified, s.verified / requests, c.seen_on);
+    average(c.accepted, s.tokens / requests, c.seen_on, weight_of(requests));
+    average(c.verified, s.verified / requests, c.seen_on, weight_of(requests));
     if (double t = on_ns(table, requests, s.verified, s.other_rows); t > 0) average(c.slower_on, s.ns / t, c.seen_on);
     c.seen_on += c.seen_on < UINT32_MAX;
     c.seen_requests += std::min(s.requests, UINT32_MAX - c.seen_requests);
@@ -88,12 +94,15 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
   if (!is_decided(c) || !is_profiled(table)) return {};
   const double gain = gain_of(c, table, requests, s.other_rows);
   if (c.on) {
+    if (s.drafted && c.check_in > 0 && --c.check_in == 0) c.seen_off = 0;
+    if (!s.drafted && c.check_in == 0 && c.seen_off >= enough_steps) c.check_in = check_every;
     if (gain >= off_below) return {};
     c.on = false;
     c.probe_every = rarest_probe(c, table, requests, s.other_rows);
     c.probe_in = c.probe_every;
   } else if (gain > on_above) {
     c.on = true;
+    c.check_in = check_every;
   } else if (s.drafted) {  // the trial that just ended changed nothing
     c.probe_every =
         std::max(std::min(2 * c.probe_every, probe_longest), rarest_probe(c, table, requests, s.other_rows));

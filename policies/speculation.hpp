@@ -19,7 +19,8 @@ struct speculation_bucket {
 /// floor(log2) of both, 0 for 0.
 speculation_bucket bucket_of(uint32_t requests, uint64_t context_tokens);
 
-/// What was measured in one bucket; moving averages over about 32 steps. Plain state, kept by the caller per bucket.
+/// What was measured in one bucket; moving averages over about 32 steps, tokens and drafts over 256 requests in them if
+/// those are more. Plain state, kept by the caller per bucket.
 struct speculation_cell {
   double accepted = 0;                   // tokens per request and step while drafting, the sampled one included
   double verified = 0;                   // drafts verified per request and step
@@ -29,6 +30,7 @@ struct speculation_cell {
   bool on = true;
   uint32_t probe_in = 0;       // while off: steps until drafting is measured anew
   uint32_t probe_every = 512;  // doubles up to 4,096 while that changes nothing
+  uint32_t check_in = 512;     // while on: drafting steps until steps without are measured anew
 };
 
 /// One finished step.
@@ -54,7 +56,8 @@ bool is_decided(const speculation_cell& cell);
 
 /// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times.
 /// Off when it falls below 1, on again above 1.02; undecided cells draft. While off, drafting is measured anew after
-/// 512 steps, or more where that would cost over 1 % of the time, later after 4,096.
+/// 512 steps, or more where that would cost over 1 % of the time, later after 4,096. While on, 3 steps after every 512
+/// do not draft: a machine that was busy when those were measured would else make drafting look good for ever.
 speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests,
                                   uint32_t other_rows = 0);
 
