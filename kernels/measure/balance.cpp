@@ -10,7 +10,7 @@
 #include "kernels/ep/expert_table.hpp"
 #include "kernels/ep/thread_group.hpp"
 #include "policies/eplb.hpp"
-#include "runtime/base/thread_clock.hpp"
+#include "runtime/base/processor_clock.hpp"
 
 namespace troupe::kernels::measure {
 namespace {

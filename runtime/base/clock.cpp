@@ -1,9 +1,6 @@
 #include "runtime/base/clock.hpp"
 
-#include <ctime>
 #include <thread>
-
-#include "runtime/base/process_clock.hpp"
 
 namespace troupe {
 namespace {
@@ -13,21 +10,7 @@ class machine_clock final : public clock_source {
   nanoseconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
 };
 
-class processor_clock final : public clock_source {
- public:
-  nanoseconds now() const override {
-    timespec t{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return std::chrono::seconds(t.tv_sec) + nanoseconds(t.tv_nsec);
-  }
-};
-
 }  // namespace
-
-const clock_source& process_clock() {
-  static const processor_clock instance;
-  return instance;
-}
 
 const clock_source& steady_clock() {
   static const machine_clock instance;

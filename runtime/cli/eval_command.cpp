@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/base/process_clock.hpp"
+#include "runtime/base/processor_clock.hpp"
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/default_model.hpp"
 #include "runtime/cli/eval/run.hpp"
