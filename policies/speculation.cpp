@@ -55,13 +55,13 @@ speculation_plan plan_speculation(const speculation_cell& c, const step_cost_tab
                                   uint32_t other_rows) {
   speculation_plan plan;
   plan.gain = is_decided(c) ? gain_of(c, table, requests, other_rows) : 1;
-  if (!is_profiled(table)) {
+  if (c.on && c.check_in == 0) {
+    plan.draft = false;
+    plan.reason = "does not draft for 3 steps: what steps without drafts take is measured anew";
+  } else if (!is_profiled(table)) {
     plan.reason = "drafts: no profiled step cost to compare with";
   } else if (!is_decided(c)) {
     plan.reason = fmt::format("drafts: only {} steps were measured", c.seen_on);
-  } else if (c.on && c.check_in == 0) {
-    plan.draft = false;
-    plan.reason = "does not draft for 3 steps: what steps without drafts take is measured anew";
   } else if (c.on) {
     plan.reason =
         fmt::format("drafts: {:.2f} tokens per request and step, {:.2f} times the rate without", c.accepted, plan.gain);
@@ -91,11 +91,12 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
     if (double t = off_ns(table, requests, s.other_rows); t > 0) average(c.slower_off, s.ns / t, c.seen_off);
     c.seen_off += c.seen_off < UINT32_MAX;
   }
-  if (!is_decided(c) || !is_profiled(table)) return {};
+  if (!is_decided(c)) return {};
+  if (c.on && s.drafted && c.check_in > 0 && --c.check_in == 0) c.seen_off = 0;
+  if (c.on && !s.drafted && c.check_in == 0 && c.seen_off >= enough_steps) c.check_in = check_every;
+  if (!is_profiled(table)) return {};
   const double gain = gain_of(c, table, requests, s.other_rows);
   if (c.on) {
-    if (s.drafted && c.check_in > 0 && --c.check_in == 0) c.seen_off = 0;
-    if (!s.drafted && c.check_in == 0 && c.seen_off >= enough_steps) c.check_in = check_every;
     if (gain >= off_below) return {};
     c.on = false;
     c.probe_every = rarest_probe(c, table, requests, s.other_rows);
