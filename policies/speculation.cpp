@@ -7,7 +7,7 @@
 namespace troupe::policies {
 namespace {
 
-constexpr uint32_t enough_steps = 3, enough_requests = 24, check_every = 512;
+constexpr uint32_t enough_steps = 3, enough_requests = 24, check_longest = 512;
 constexpr uint32_t probe_shortest = 512, probe_longest = 4096, probe_never = 1u << 20;
 constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32, probes_may_cost = 0.01, remembered_requests = 256;
 
@@ -93,7 +93,8 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
   }
   if (!is_decided(c)) return {};
   if (c.on && s.drafted && c.check_in > 0 && --c.check_in == 0) c.seen_off = 0;
-  if (c.on && !s.drafted && c.check_in == 0 && c.seen_off >= enough_steps) c.check_in = check_every;
+  if (c.on && !s.drafted && c.check_in == 0 && c.seen_off >= enough_steps)
+    c.check_in = c.check_every = std::min(2 * c.check_every, check_longest);
   if (!is_profiled(table)) return {};
   const double gain = gain_of(c, table, requests, s.other_rows);
   if (c.on) {
@@ -103,7 +104,7 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
     c.probe_in = c.probe_every;
   } else if (gain > on_above) {
     c.on = true;
-    c.check_in = check_every;
+    c.check_in = c.check_every;
   } else if (s.drafted) {  // the trial that just ended changed nothing
     c.probe_every =
         std::max(std::min(2 * c.probe_every, probe_longest), rarest_probe(c, table, requests, s.other_rows));

@@ -30,7 +30,8 @@ struct speculation_cell {
   bool on = true;
   uint32_t probe_in = 0;       // while off: steps until drafting is measured anew
   uint32_t probe_every = 512;  // doubles up to 4,096 while that changes nothing
-  uint32_t check_in = 512;     // while on: drafting steps until steps without are measured anew
+  uint32_t check_in = 16;      // while on: drafting steps until steps without are measured anew
+  uint32_t check_every = 16;   // doubles up to 512
 };
 
 /// One finished step.
@@ -56,8 +57,9 @@ bool is_decided(const speculation_cell& cell);
 
 /// Tokens per time with and without drafting, by the cell's acceptance and the cost table corrected by measured times.
 /// Off when it falls below 1, on again above 1.02; undecided cells draft. While off, drafting is measured anew after
-/// 512 steps, or more where that would cost over 1 % of the time, later after 4,096. While on, 3 steps after every 512
-/// do not draft: a machine that was busy when those were measured would else make drafting look good for ever.
+/// 512 steps, or more where that would cost over 1 % of the time, later after 4,096. While on, 3 steps after 16, then
+/// 32 and so on up to every 512 do not draft: a machine that was busy, or caches that were cold, when those were
+/// measured would else make drafting look good for ever.
 speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests,
                                   uint32_t other_rows = 0);
 
