@@ -17,7 +17,7 @@ TROUPE_FIELDS(step_plan, id, close, open, sequences, max_steps, verify_budget)
 TROUPE_FIELDS(token_logprob, token, logprob)
 TROUPE_FIELDS(sequence_result, slot, committed, first_position, tokens, logprobs, top, drafted, accepted, finish,
               exported)
-TROUPE_FIELDS(step_times, total, attention, dispatch, experts, combine, sampling, idle_before)
+TROUPE_FIELDS(step_times, total, attention, dispatch, experts, combine, sampling, idle_before, gap, gap_waited)
 TROUPE_FIELDS(step_result, plan, step, regroups, plan_done, sequences, closed, rows, micro_batches, times, failure,
               applied, failure_text, suspects)
 TROUPE_FIELDS(engine_limits, slots, max_chunk, max_context, pages, max_draft, threads, handoffs, micro_batch_rows)

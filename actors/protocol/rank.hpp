@@ -44,16 +44,18 @@ TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
 /// that plan.open[i] comes from, 0 for none: the rank names its pages and its place. reads[i] is the read of cached
 /// blocks that plan.open[i] starts with, 0 for none: its pages come first in the slot's table. Where
 /// plan.sequences[i].export_to is not no_handoff, the rank names the place, or exports nothing when none is free.
-/// Imports of a plan that is not applied are dropped. A plan of another group epoch is answered with a step_done that
+/// Imports of a plan that is not applied are dropped. `follows`: there was work for it when the step before it ended.
+/// A plan of another group epoch is answered with a step_done that
 /// has failure `stale` and applied = false.
 struct submit_plan {
   group_epoch group;
   kernels::step_plan plan;
   std::vector<uint32_t> grow;
   std::vector<uint64_t> imports, reads;
+  bool follows = false;
   bool operator==(const submit_plan&) const = default;
 };
-TROUPE_FIELDS(submit_plan, group, plan, grow, imports, reads)
+TROUPE_FIELDS(submit_plan, group, plan, grow, imports, reads, follows)
 
 struct step_done {
   group_epoch group;
@@ -92,6 +94,15 @@ struct rank_query {
 };
 TROUPE_NO_FIELDS(rank_query)
 
+/// What lay between a rank's steps while work was waiting: sums in nanoseconds over `steps` steps that had work waiting
+/// when the one before ended. `gap` and `waited` as in kernels::step_times, `busy` the time of those steps themselves.
+struct gap_counts {
+  uint64_t steps = 0;
+  int64_t gap = 0, waited = 0, busy = 0;
+  bool operator==(const gap_counts&) const = default;
+};
+TROUPE_FIELDS(gap_counts, steps, gap, waited, busy)
+
 /// free + owned = total, always; a page with several owners counts for each of request, transfer and write-back.
 struct rank_report {
   role_state state = role_state::starting;
@@ -101,12 +112,13 @@ struct rank_report {
   uint32_t slots_open = 0, plans_open = 0;
   uint64_t steps = 0, split_steps = 0;  // split: in two micro-batches
   kernels::step_times times;            // sums
+  gap_counts gaps;
   transfer_counts transfers;
   prefix_counts prefix;
   bool operator==(const rank_report&) const = default;
 };
 TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, pages_request, pages_transfer,
-              pages_write_back, slots_open, plans_open, steps, split_steps, times, transfers, prefix)
+              pages_write_back, slots_open, plans_open, steps, split_steps, times, gaps, transfers, prefix)
 
 using rank_actor =
     actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,

@@ -11,8 +11,8 @@ namespace troupe::actors {
 
 using kernels::finish_reason;
 
-batch::batch(role what, uint32_t queue_limit, uint32_t verify_budget)
-    : what_(what), queue_limit_(queue_limit), verify_budget_(verify_budget) {}
+batch::batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead)
+    : what_(what), queue_limit_(queue_limit), verify_budget_(verify_budget), plans_ahead_(plans_ahead) {}
 
 void batch::configure(const kernels::model_facts& facts, const kernels::engine_limits& limits) {
   TROUPE_CHECK(!configured_, "configured twice");
@@ -397,6 +397,7 @@ void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>&
   }
   if (r.plan_done) {
     for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows;
+    fresh_ = !plans_.front().entries.empty();
     plans_.pop_front();
     hold_ = hold_ && !plans_.empty();
   }

@@ -45,10 +45,12 @@ class batch {
     std::vector<uint32_t> grow;     // pages to append, per sequence of the plan
     std::vector<uint64_t> imports;  // fetch that an open comes from, per open of the plan; 0: none
     std::vector<uint64_t> reads;    // read of cached blocks that an open starts with, the same way
+    bool follows = false;           // it was waiting when the step before it ended
   };
   enum class cancelled : uint8_t { unknown, done, closing };
 
-  batch(role what, uint32_t queue_limit, uint32_t verify_budget);
+  /// `plans_ahead`: plans that may be made while one runs, 0 or 1.
+  batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead = 1);
 
   /// Once, before anything else is asked of it.
   void configure(const kernels::model_facts& facts, const kernels::engine_limits& limits);
@@ -76,7 +78,8 @@ class batch {
   /// The front is gone: cancels all of its requests.
   void drop_front(uint32_t front);
 
-  /// The next plan, given that at most two are out. Decides chunks, pages, admission and preemption by policies/.
+  /// The next plan, given that at most 1 + plans_ahead are out. Decides chunks, pages, admission and preemption by
+  /// policies/.
   planned plan();
 
   /// The engine's word on the oldest plan that is out; what of it was exported; pages that nobody here holds.
@@ -199,7 +202,7 @@ class batch {
   sequence& at(uint64_t number);
 
   const role what_;
-  const uint32_t queue_limit_, verify_budget_;
+  const uint32_t queue_limit_, verify_budget_, plans_ahead_;
   bool configured_ = false;
   kernels::model_facts facts_;
   kernels::engine_limits limits_;
@@ -214,7 +217,8 @@ class batch {
   uint32_t pages_free_ = 0;   // that no sequence here holds
   uint32_t pages_held_ = 0;   // of these: held in the rank by transfers and write-back
   uint32_t imports_out_ = 0;  // places of the handoff memory that fetches hold, at most limits_.handoffs
-  std::deque<record> plans_;  // at most 2
+  std::deque<record> plans_;  // at most 1 + plans_ahead_
+  bool fresh_ = false;        // a step has ended and nothing was planned since
   bool hold_ = false;         // a plan failed: the ones behind it must come back first
   uint64_t next_sequence_ = 1, next_plan_ = 1, next_read_ = 1;
   std::optional<prefix_options> cache_;

@@ -10,7 +10,6 @@
 namespace troupe::actors {
 namespace {
 
-constexpr size_t max_plans = 2;        // one running, one next
 constexpr size_t max_candidates = 16;  // waiting requests looked at per plan
 
 }  // namespace
@@ -84,7 +83,9 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
 
 batch::planned batch::plan() {
   planned out;
-  if (!configured_ || hold_ || plans_.size() >= max_plans) return out;
+  if (!configured_ || hold_ || plans_.size() > plans_ahead_) return out;
+  out.follows = std::exchange(fresh_, false) ||
+                std::any_of(plans_.begin(), plans_.end(), [](const record& r) { return !r.entries.empty(); });
 
   // Who could run: the running ones, oldest first, then waiting ones while there are slots.
   std::vector<uint64_t> who;

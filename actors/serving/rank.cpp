@@ -104,6 +104,7 @@ class rank_state {
     std::vector<std::pair<kernels::slot_id, std::vector<kernels::page_id>>> pages;  // given with the plan
     std::vector<uint32_t> places;                  // of the handoff memory, until the plan's first result
     std::map<kernels::slot_id, uint32_t> exports;  // which of them is for what a slot exports
+    bool follows = false;                          // work waited when the step before ended
   };
 
   void set_state(role_state state, std::string text) {
@@ -225,7 +226,7 @@ class rank_state {
     if (!rejected_.empty()) return reject_whole(m, errc::stale, "an earlier plan was rejected");
     if (m.grow.size() != m.plan.sequences.size() || m.reads.size() != m.plan.open.size())
       return reject_whole(m, errc::invalid_argument, "parts of a plan differ in length");
-    open_plan open{m.plan.id, {}, {}, {}};
+    open_plan open{m.plan.id, {}, {}, {}, m.follows};
     kernels::step_plan plan = m.plan;
     // Taken first: whatever goes wrong later, they are given back with the plan.
     std::map<kernels::slot_id, std::vector<kernels::page_id>> read;
@@ -296,6 +297,13 @@ class rank_state {
     ++steps_;
     add(r.times);
     split_steps_ += r.micro_batches > 1;
+    // Further steps of a plan follow the first by themselves.
+    if (std::exchange(plans_.front().follows, true) && r.rows > 0) {
+      ++gaps_.steps;
+      gaps_.gap += r.times.gap;
+      gaps_.waited += r.times.gap_waited;
+      gaps_.busy += r.times.total;
+    }
     std::vector<slot_ticket> tickets;
     if (r.failure == errc{} || r.applied) {
       auto& plan = plans_.front();
@@ -354,6 +362,8 @@ class rank_state {
     times_.combine += t.combine;
     times_.sampling += t.sampling;
     times_.idle_before += t.idle_before;
+    times_.gap += t.gap;
+    times_.gap_waited += t.gap_waited;
   }
 
   rank_report report() const {
@@ -380,6 +390,7 @@ class rank_state {
     r.steps = steps_;
     r.split_steps = split_steps_;
     r.times = times_;
+    r.gaps = gaps_;
     return r;
   }
 
@@ -406,6 +417,7 @@ class rank_state {
   uint64_t steps_ = 0;
   uint64_t split_steps_ = 0;
   kernels::step_times times_;
+  gap_counts gaps_;
   std::vector<promise<drain_reply>> drains_;
   timer regroup_timer_{regroup_timer}, drain_timer_{rank_drain_timer};
 };

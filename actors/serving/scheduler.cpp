@@ -33,7 +33,7 @@ class scheduler_state {
     identity_ = identity;
     rank_ = std::move(rank);
     options_ = options;
-    batch_ = std::make_unique<batch>(what, options.queue_limit, options.verify_budget);
+    batch_ = std::make_unique<batch>(what, options.queue_limit, options.verify_budget, options.plans_ahead);
     if (options.prefix.store) batch_->use_cache(options.prefix);
     links_.watch(rank_, [this](const error& e) { rank_lost(e); });
     attach();
@@ -252,7 +252,7 @@ class scheduler_state {
       if (!next.any) break;
       tell(self_, rank_,
            submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow), std::move(next.imports),
-                       std::move(next.reads)});
+                       std::move(next.reads), next.follows});
     }
     for (auto& d : batch_->take_drops()) tell(self_, rank_, std::move(d));
     for (auto& f : batch_->take_fetches()) tell(self_, rank_, std::move(f));

@@ -12,6 +12,7 @@ namespace troupe::actors {
 struct scheduler_options {
   uint32_t queue_limit = 256;   // waiting requests; a further one is refused with a time to try again
   uint32_t verify_budget = 64;  // draft tokens verified per step, over all sequences; 0 = no speculation
+  uint32_t plans_ahead = 1;     // steps planned while one runs: 0 or 1
   prefix_options prefix;        // without a store: cached blocks are neither read nor written
   uint32_t max_fronts = 64;     // attached front processes; a further one is refused
   nanoseconds resend_after{std::chrono::seconds(2)};  // tokens not acknowledged by then are sent again

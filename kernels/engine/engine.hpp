@@ -142,9 +142,12 @@ struct sequence_result {
   bool operator==(const sequence_result&) const = default;
 };
 
-/// Where a step's time went, in nanoseconds of the engine thread.
+/// Where a step's time went, in nanoseconds of the engine thread. `gap` is what lay between the end of this rank's step
+/// before and the begin of this one, up to where it meets its group: taking the plan, opening slots, and waiting for a
+/// plan where none was there; 0 for the first. `gap_waited`: the part of it in which the thread waited for a core.
 struct step_times {
   int64_t total = 0, attention = 0, dispatch = 0, experts = 0, combine = 0, sampling = 0, idle_before = 0;
+  int64_t gap = 0, gap_waited = 0;
   bool operator==(const step_times&) const = default;
 };
 

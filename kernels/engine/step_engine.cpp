@@ -6,6 +6,7 @@
 
 #include "kernels/engine/handoff.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/run_queue.hpp"
 
 namespace troupe::kernels {
 namespace {
@@ -184,6 +185,7 @@ bool step_engine::next_plan(std::unique_lock<std::mutex>& lock) {
 }
 
 void step_engine::run() {
+  const run_queue_meter cores;
   idle_since_ = clock_.now().count();
   for (;;) {
     {
@@ -215,6 +217,10 @@ void step_engine::run() {
     moves_.load();
     forward_->begin(rows_);
     const int64_t waiting = clock_.now().count();
+    if (has_plan_ && ended_ > 0) {
+      result.times.gap = waiting - ended_;
+      result.times.gap_waited = std::min(cores.waited() - ended_waited_, result.times.gap);
+    }
     auto agreed = group_->begin_step(header());
     if (!agreed) {
       if (agreed.error().code == errc::cancelled && !has_plan_) {
@@ -240,6 +246,7 @@ void step_engine::run() {
         fail_step(std::move(r.error()));
         continue;
       }
+      if (has_plan_) ended_waited_ = cores.waited();
       const int64_t end = clock_.now().count();
       observe_drafts(end - start);
       const forward_times t = forward_->take_times();
@@ -259,6 +266,7 @@ void step_engine::run() {
       }
       if (has_plan_) {
         has_plan_ = !result.plan_done;
+        ended_ = end;
         sink_(std::move(result));
       }
     }

@@ -179,6 +179,7 @@ class step_engine final : public engine {
   draft_choice choice_;
   int64_t draft_ns_ = 0;
   int64_t idle_since_ = 0, sampling_ns_ = 0;
+  int64_t ended_ = 0, ended_waited_ = 0;  // this rank's last step, and the thread's wait for cores until then
 
   // Protected by mutex_.
   std::mutex mutex_;

@@ -67,7 +67,7 @@ struct decode_section : ranks_section {
 struct engine_section {
   engine_section();
   std::string isa, replay;
-  bool speculation;
+  bool speculation, plan_ahead;
   uint32_t max_draft;
 };
 

@@ -100,12 +100,13 @@ namespace {
 
 // prefill and decode have the same keys with different defaults.
 template <class S>
-std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk, uint32_t redundant, uint32_t every,
-                                   uint32_t split) {
+std::vector<field<S>> ranks_fields(uint32_t least, uint32_t slots, uint32_t max_chunk, uint32_t redundant,
+                                   uint32_t every, uint32_t split) {
   using r = ranks_section;
   return {
-      count<S, r>("ranks", &r::ranks, 1, 1, 64, "processes",
-                  "Ranks of this role on this machine, each its own process."),
+      count<S, r>("ranks", &r::ranks, 1, least, 64, "processes",
+                  least == 0 ? "Ranks of this role, each its own process. With 0 prompts are run by the decode ranks."
+                             : "Ranks of this role, each its own process."),
       count<S, r>(
           "ep", &r::ep, 1, 1, 64, "ranks",
           "Ranks of one expert-parallel group, which share the experts and step together. Must divide `ranks`."),
@@ -142,13 +143,13 @@ std::vector<field<S>> ranks_fields(uint32_t slots, uint32_t max_chunk, uint32_t 
 
 const section<prefill_section>& prefill_table() {
   static const section<prefill_section> table{"prefill", "Ranks that run prompts.",
-                                              ranks_fields<prefill_section>(16, 256, 4, 1000, 0)};
+                                              ranks_fields<prefill_section>(0, 16, 256, 4, 1000, 0)};
   return table;
 }
 
 const section<decode_section>& decode_table() {
   static const section<decode_section> table{"decode", "Ranks that write answers.",
-                                             ranks_fields<decode_section>(64, 256, 1, 10000, 16)};
+                                             ranks_fields<decode_section>(1, 64, 256, 1, 10000, 16)};
   return table;
 }
 
@@ -165,7 +166,10 @@ const section<engine_section>& engine_table() {
                  "and is approximate."),
        flag<s>("speculation", &s::speculation, true,
                "Draft tokens with the model's drafter, where it has one. The answers do not change."),
-       count<s>("max_draft", &s::max_draft, 5, 1, 16, "tokens", "Longest draft per sequence and step.")}};
+       count<s>("max_draft", &s::max_draft, 5, 1, 16, "tokens", "Longest draft per sequence and step."),
+       flag<s>("plan_ahead", &s::plan_ahead, true,
+               "Plan the next step while one runs. false: when its result is there, so that ranks wait in between; to "
+               "compare. The answers do not change.")}};
   return table;
 }
 

@@ -40,7 +40,7 @@ std::vector<config::problem> check_files(const config::settings& s, const std::s
     out.push_back({file, 0, 0, "model.path", model.error().message});
     return out;
   }
-  check_pages(s.prefill, "prefill", model->sliding_window, file, out);
+  if (s.prefill.ranks > 0) check_pages(s.prefill, "prefill", model->sliding_window, file, out);
   check_pages(s.decode, "decode", model->sliding_window, file, out);
   return out;
 }

@@ -219,12 +219,29 @@ std::string as_json(const cluster_picture& p) {
         role["finished"] = x.finished;
         role["cancelled"] = x.cancelled;
         role["failed"] = x.failed;
+        role["preempted"] = x.preempted;
       }
       if (auto k = p.ranks.find(seat); k != p.ranks.end()) {
-        role["rank"] = {{"pages_total", k->second.pages_total},       {"pages_free", k->second.pages_free},
-                        {"pages_owned", k->second.pages_owned},       {"pages_request", k->second.pages_request},
-                        {"pages_transfer", k->second.pages_transfer}, {"pages_write_back", k->second.pages_write_back},
-                        {"slots_open", k->second.slots_open}};
+        role["rank"] = {{"pages_total", k->second.pages_total},
+                        {"pages_free", k->second.pages_free},
+                        {"pages_owned", k->second.pages_owned},
+                        {"pages_request", k->second.pages_request},
+                        {"pages_transfer", k->second.pages_transfer},
+                        {"pages_write_back", k->second.pages_write_back},
+                        {"slots_open", k->second.slots_open},
+                        {"plans_open", k->second.plans_open},
+                        {"steps", k->second.steps}};
+        const auto& s = k->second.times;
+        role["rank"]["ns"] = {{"total", s.total},
+                              {"attention", s.attention},
+                              {"dispatch", s.dispatch},
+                              {"experts", s.experts},
+                              {"combine", s.combine},
+                              {"sampling", s.sampling},
+                              {"waited_for_peers", s.idle_before}};
+        const auto& g = k->second.gaps;
+        role["rank"]["gap"] = {
+            {"steps", g.steps}, {"gap_ns", g.gap}, {"waited_for_core_ns", g.waited}, {"steps_ns", g.busy}};
         const auto& c = k->second.prefix;
         role["cache"] = {{"reading", c.reading},
                          {"writing", c.writing},

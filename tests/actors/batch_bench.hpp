@@ -17,8 +17,9 @@ namespace troupe::actors {
 
 /// A batch, the stand-in engine, and the rank's books between them, stepped by the test.
 struct bench {
-  explicit bench(role what = role::decode, uint32_t pages = 48, uint32_t queue = 16, uint32_t handoffs = 0)
-      : b(what, queue, 8) {
+  explicit bench(role what = role::decode, uint32_t pages = 48, uint32_t queue = 16, uint32_t handoffs = 0,
+                 uint32_t plans_ahead = 1)
+      : b(what, queue, 8, plans_ahead) {
     options.limits.pages = pages;
     options.limits.handoffs = handoffs;
     engine = std::make_unique<stand_in_engine>(
@@ -137,6 +138,7 @@ struct bench {
         given.emplace_back(s.slot, *pages);
       }
       const auto id = next.plan.id;
+      follows.push_back(next.follows);
       if (engine->submit(std::move(next.plan))) {
         of_plan[id] = given;
         places_of[id] = places;
@@ -235,6 +237,7 @@ struct bench {
   std::unique_ptr<stand_in_engine> engine;
   std::unique_ptr<kernels::page_pool> pool;
   std::unique_ptr<transfer_book> book;
+  std::vector<bool> follows;       // of the plans so far
   std::vector<uint64_t> fetching;  // numbers of fetches begun and not taken by a plan
   std::vector<uint64_t> given_up;  // transfers closed at their source because nobody wants them
   std::map<uint64_t, std::vector<uint32_t>> places_of;

@@ -2,6 +2,7 @@
 // other systems: while queued, while a chunk runs, while pages are taken away, after the end, after a failed step).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "tests/actors/batch_bench.hpp"
@@ -37,6 +38,29 @@ TEST(batch, plans_ahead_while_a_step_runs) {
   EXPECT_EQ(t.b.plans_out(), 2u);  // the prompt, and the first decode step behind it
   t.finish();
   expect_tokens(t, 1, 10, 30);
+}
+
+// Which plans had work waiting when the step before them ended: all but the first of a busy stretch, whether they were
+// made ahead or not.
+TEST(batch, a_plan_says_whether_it_was_waited_for) {
+  for (uint32_t ahead : {0u, 1u}) {
+    SCOPED_TRACE(ahead);
+    bench t(role::decode, 48, 16, 0, ahead);
+    t.add(1, 10, 30);
+    t.plan();
+    EXPECT_EQ(t.b.plans_out(), 1u + ahead);
+    t.finish();
+    expect_tokens(t, 1, 10, 30);
+    const size_t first = t.follows.size();
+    ASSERT_GT(first, 10u);
+    EXPECT_EQ(std::count(t.follows.begin(), t.follows.end(), false), 1);
+    EXPECT_FALSE(t.follows[0]);
+    t.add(2, 10, 30);
+    t.finish();
+    EXPECT_FALSE(t.follows[first]) << "nothing had been waiting";
+    EXPECT_EQ(std::count(t.follows.begin(), t.follows.end(), false), 2);
+    t.expect_empty();
+  }
 }
 
 TEST(batch, prefill_hands_over_after_one_token) {

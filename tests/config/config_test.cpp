@@ -53,7 +53,7 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"prefil:\n  ranks: 2\n", R"(c\.yaml:3:1: prefil: unknown section; did you mean prefill\?)"},
       {"warehouse:\n  a: 2\n", R"(c\.yaml:3:1: warehouse: unknown section; there are: cluster, .*)"},
       {"prefill:\n  ranks: two\n", R"(c\.yaml:4:10: prefill\.ranks: 'two' is not a whole number)"},
-      {"prefill:\n  ranks: 0\n", R"(c\.yaml:4:10: prefill\.ranks: 0 is out of range; it must be 1 to 64)"},
+      {"decode:\n  ranks: 0\n", R"(c\.yaml:4:10: decode\.ranks: 0 is out of range; it must be 1 to 64)"},
       {"prefill:\n  ranks: 1.5\n", R"(c\.yaml:4:10: prefill\.ranks: '1\.5' is not a whole number)"},
       {"prefill:\n  ranks: -1\n", R"(c\.yaml:4:10: .*not a whole number)"},
       {"prefill:\n  ranks: 99999999999999999999\n", R"(c\.yaml:4:10: .*too large)"},
