@@ -396,8 +396,7 @@ void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>&
       drops_.push_back({0, ticket});
   }
   if (r.plan_done) {
-    for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows;
-    fresh_ = !plans_.front().entries.empty();
+    for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows, fresh_ = true;
     plans_.pop_front();
     hold_ = hold_ && !plans_.empty();
   }

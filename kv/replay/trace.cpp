@@ -31,6 +31,9 @@ result<std::vector<trace_request>> read_trace(std::istream& in, const std::strin
     if (!number(o, "timestamp", INT64_MAX, time)) return bad("timestamp: a whole number of milliseconds expected");
     if (!number(o, "input_length", UINT32_MAX, tokens) || tokens == 0)
       return bad("input_length: tokens, at least 1, expected");
+    uint64_t output = 0;
+    if (o.contains("output_length") && !number(o, "output_length", UINT32_MAX, output))
+      return bad("output_length: a whole number of tokens expected");
     const auto ids = o.find("hash_ids");
     if (ids == o.end() || !ids->is_array()) return bad("hash_ids: a list of ids expected");
     for (const auto& id : *ids) {
@@ -41,6 +44,7 @@ result<std::vector<trace_request>> read_trace(std::istream& in, const std::strin
       return bad(fmt::format("hash_ids: {} ids for {} tokens; one per {} tokens expected", r.ids.size(), tokens,
                              trace_block_tokens));
     r.timestamp_ms = static_cast<int64_t>(time), r.input_tokens = static_cast<uint32_t>(tokens);
+    r.output_tokens = static_cast<uint32_t>(output);
     if (!out.empty() && r.timestamp_ms < out.back().timestamp_ms)
       return bad("timestamp: before that of the line above");
     out.push_back(std::move(r));

@@ -16,9 +16,10 @@ inline constexpr uint32_t trace_block_tokens = 512;
 
 /// One request.
 struct trace_request {
-  int64_t timestamp_ms = 0;   // from the trace's start, never before the request above it
-  uint32_t input_tokens = 0;  // > 0
-  std::vector<uint64_t> ids;  // ceil(input_tokens / 512)
+  int64_t timestamp_ms = 0;    // from the trace's start, never before the request above it
+  uint32_t input_tokens = 0;   // > 0
+  uint32_t output_tokens = 0;  // 0: the trace does not say
+  std::vector<uint64_t> ids;   // ceil(input_tokens / 512)
 };
 
 /// Reads a whole trace. Errors name the line: not JSON, a member missing or of the wrong kind, times going back, a

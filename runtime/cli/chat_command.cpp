@@ -28,11 +28,7 @@ result<config::address> server_of(const chat_options& o, std::string& model) {
     if (model.empty()) model = file.model;
     return config::parse_address(file.http);
   }
-  std::string text = o.url;
-  if (text.rfind("http://", 0) == 0) text = text.substr(7);
-  while (!text.empty() && text.back() == '/') text.pop_back();
-  if (text.ends_with("/v1")) text.resize(text.size() - 3);
-  return config::parse_address(text);
+  return parse_base_url(o.url);
 }
 
 http_request request_to(const config::address& server) {

@@ -51,6 +51,8 @@ void add_config(CLI::App& app, context& ctx);
 void add_policy(CLI::App& app, context& ctx);
 /// `troupe kv`.
 void add_kv(CLI::App& app, context& ctx);
+/// `troupe bench`.
+void add_bench(CLI::App& app, context& ctx);
 void add_version(CLI::App& app, context& ctx);
 
 /// Writes to stderr. Unlike fmt::print it goes on where nobody reads (closed, a full disk, `2>&1 | head`): words for

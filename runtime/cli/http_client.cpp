@@ -104,6 +104,13 @@ result<std::string> rest_of(connection& c) {
 
 }  // namespace
 
+result<config::address> parse_base_url(std::string text) {
+  if (text.rfind("http://", 0) == 0) text = text.substr(7);
+  while (!text.empty() && text.back() == '/') text.pop_back();
+  if (text.ends_with("/v1")) text.resize(text.size() - 3);
+  return config::parse_address(text);
+}
+
 result<http_response> fetch(const http_request& r) {
   connection c(r);
   if (auto ok = c.open(); !ok) return fail(ok.error());

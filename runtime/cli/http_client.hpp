@@ -27,6 +27,9 @@ struct http_response {
   std::string body;
 };
 
+/// The address in "http://HOST:PORT", with or without "/v1" and slashes at its end.
+result<config::address> parse_base_url(std::string text);
+
 /// Sends a request and reads the answer. unavailable when nobody listens, timeout after a silence, io when the
 /// connection breaks. An answer with an error status is a response, not an error. Blocks the calling thread.
 result<http_response> fetch(const http_request& r);

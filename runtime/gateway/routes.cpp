@@ -77,7 +77,8 @@ json model_entry(const core& c) {
           {"object", "model"},
           {"created", c.created},
           {"owned_by", "troupe"},
-          {"max_model_len", c.gen.facts().max_context}};
+          {"max_model_len", c.gen.facts().max_context},
+          {"vocab_size", c.gen.facts().vocabulary}};
 }
 
 http_response plain(const core& c, const std::string& path) {

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -71,8 +72,12 @@ TEST(cli, mistakes_on_the_command_line_are_exit_2_and_say_what_is_wrong) {
 }
 
 TEST(cli, every_command_explains_itself_with_an_example) {
-  for (const char* command : {"up", "node", "chat", "generate", "verify", "eval", "doctor", "status", "config"}) {
-    auto p = troupe({command, "--help"});
+  for (const char* command :
+       {"up", "node", "chat", "generate", "verify", "eval", "doctor", "status", "config", "bench serve"}) {
+    std::istringstream words(command);
+    std::vector<std::string> args{std::istream_iterator<std::string>(words), {}};
+    args.push_back("--help");
+    auto p = troupe(args);
     EXPECT_EQ(p.code, 0) << command;
     EXPECT_THAT(p.out, HasSubstr("Example")) << command;
     EXPECT_THAT(p.out, HasSubstr(std::string("troupe ") + command)) << command;

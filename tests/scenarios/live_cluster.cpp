@@ -42,7 +42,7 @@ std::set<std::string> shared_memory_names() {
   return out;
 }
 
-live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait) {
+live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait, int processes) {
   std::string dir = run_dir(), errors = folder_.path + "/stderr";
   std::vector<std::string> words{troupe_path(), "up",
                                  "-c",          std::string(TROUPE_SOURCE_DIR) + "/configs/local.yaml",
@@ -67,7 +67,7 @@ live_cluster::live_cluster(const std::vector<std::string>& overrides, bool wait)
   // The table has a line per process, the head, and ends before the program goes on; its last line names the last node.
   const nanoseconds deadline = steady_clock().now() + std::chrono::seconds(120);
   while (!wait && !std::filesystem::exists(dir) && steady_clock().now() < deadline) sched_yield();
-  while (wait && std::count(table.begin(), table.end(), '\n') < 6 &&
+  while (wait && std::count(table.begin(), table.end(), '\n') < 1 + processes &&
          readable(out[0], deadline - steady_clock().now())) {
     char buffer[4096];
     ssize_t n = read(out[0], buffer, sizeof buffer);

@@ -19,8 +19,9 @@ class live_cluster {
  public:
   /// Starts configs/local.yaml with the model tiny-v41 and `overrides` on free ports and waits until it has printed its
   /// table. On failure `ready` is false and `output` says why.
-  /// With `wait` false it returns as soon as the run folder is there, while the cluster starts.
-  explicit live_cluster(const std::vector<std::string>& overrides = {}, bool wait = true);
+  /// With `wait` false it returns as soon as the run folder is there, while the cluster starts. `processes`: as many
+  /// as the overrides make, `up` itself not counted.
+  explicit live_cluster(const std::vector<std::string>& overrides = {}, bool wait = true, int processes = 5);
   ~live_cluster();
 
   bool ready = false;

@@ -1,0 +1,130 @@
+#include "runtime/cli/load/plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/rng.hpp"
+
+namespace troupe::cli {
+namespace {
+
+constexpr uint32_t most_tokens = 1u << 24;
+// Streams of randomness of a request are numbered from here, one each.
+constexpr uint64_t draws_stream = uint64_t{1} << 32;
+constexpr uint32_t shared_blocks = 16, own_prompts = 17;  // what a token's counter belongs to
+
+uint32_t scaled(uint64_t tokens, uint32_t block) {
+  return static_cast<uint32_t>((tokens * block + kv::trace_block_tokens - 1) / kv::trace_block_tokens);
+}
+
+uint32_t draw(rng& r, const token_range& t) { return t.least + static_cast<uint32_t>(r.below(t.most - t.least + 1)); }
+
+nanoseconds due_after(double s) { return nanoseconds(std::llround(s * 1e9)); }
+
+}  // namespace
+
+result<token_range> parse_token_range(const std::string& text) {
+  token_range out;
+  const char *at = text.data(), *end = at + text.size();
+  auto first = std::from_chars(at, end, out.least);
+  bool good = first.ec == std::errc{};
+  out.most = out.least;
+  if (good && first.ptr != end) {
+    auto second = *first.ptr == '-' ? std::from_chars(first.ptr + 1, end, out.most)
+                                    : std::from_chars_result{end, std::errc::invalid_argument};
+    good = second.ec == std::errc{} && second.ptr == end;
+  }
+  if (!good || out.least == 0 || out.least > out.most || out.most > most_tokens)
+    return fail(errc::invalid_argument, "'{}' is no number of tokens: N or N-M from 1 to {} is expected", text,
+                most_tokens);
+  return out;
+}
+
+result<load_plan> load_plan::make(load_options o) {
+  const auto share = [](double x) { return x >= 0 && x <= 1; };
+  if (!share(o.cancel_share) || !share(o.slow_share))
+    return fail(errc::invalid_argument, "shares are from 0 to 1, not {} and {}", o.cancel_share, o.slow_share);
+  if (!(o.speed > 0) || !(o.rate >= 0) || !std::isfinite(o.speed) || !std::isfinite(o.rate))
+    return fail(errc::invalid_argument, "speed {} and rate {}: finite numbers above 0 expected", o.speed, o.rate);
+  if (o.block_tokens == 0 || o.block_tokens > most_tokens)
+    return fail(errc::invalid_argument, "{} tokens per block", o.block_tokens);
+  if (o.loop && o.trace.empty()) return fail(errc::invalid_argument, "there is no trace to begin again");
+  if (o.limit == 0 && o.duration == nanoseconds(0) && (o.trace.empty() || o.loop))
+    return fail(errc::invalid_argument, "a load needs an end: a number of requests or a duration");
+  load_plan p(std::move(o));
+  for (const auto& r : p.options_.trace)
+    for (uint64_t id : r.ids) p.ids_ = std::max(p.ids_, id + 1);
+  if (const auto n = static_cast<int64_t>(p.options_.trace.size()); n > 1) {
+    // As if one more request came after the last, at the mean distance.
+    const int64_t span = p.options_.trace.back().timestamp_ms - p.options_.trace.front().timestamp_ms;
+    p.lap_ms_ = std::max<int64_t>(1, span + span / (n - 1));
+  }
+  return p;
+}
+
+void load_plan::from_trace(load_request& r) {
+  const auto& trace = options_.trace;
+  const uint64_t lap = index_ / trace.size();
+  const auto& t = trace[index_ % trace.size()];
+  const double ms = static_cast<double>(t.timestamp_ms - trace.front().timestamp_ms) +
+                    static_cast<double>(lap) * static_cast<double>(lap_ms_);
+  r.due = due_after(ms / 1e3 / options_.speed);
+  r.input_tokens = scaled(t.input_tokens, options_.block_tokens);
+  r.output_tokens = t.output_tokens > 0 ? scaled(t.output_tokens, options_.block_tokens) : 0;
+  r.ids = t.ids;
+  for (uint64_t& id : r.ids) id += lap * ids_;
+}
+
+std::optional<load_request> load_plan::next() {
+  for (;;) {
+    if (options_.limit > 0 && given_ >= options_.limit) return std::nullopt;
+    if (!options_.trace.empty() && !options_.loop && index_ >= options_.trace.size()) return std::nullopt;
+    load_request r;
+    r.index = index_;
+    rng random(options_.seed, draws_stream + index_);
+    // In a fixed order, so that one option does not change what another one draws.
+    const double gap = random.uniform(), cancels = random.uniform(), slow = random.uniform(), leaves = random.uniform();
+    r.input_tokens = draw(random, options_.input);
+    const uint32_t output = draw(random, options_.output);
+    if (!options_.trace.empty()) from_trace(r);
+    if (r.output_tokens == 0) r.output_tokens = output;
+    if (options_.rate > 0)
+      r.due = arrival_ += index_ == 0 ? nanoseconds(0) : due_after(-std::log1p(-gap) / options_.rate);
+    if (options_.duration > nanoseconds(0) && r.due >= options_.duration) return std::nullopt;
+    ++index_;
+    if (uint64_t{r.input_tokens} + r.output_tokens > options_.context) {
+      ++skipped_;
+      // A load of nothing but too long requests ends as well.
+      if (options_.trace.empty() ? skipped_ >= 1000 : skipped_ >= options_.trace.size() && given_ == 0)
+        return std::nullopt;
+      continue;
+    }
+    if (cancels < options_.cancel_share)
+      r.leaves_at = static_cast<uint32_t>(leaves * static_cast<double>(r.output_tokens));
+    r.slow = slow < options_.slow_share;
+    ++given_;
+    return r;
+  }
+}
+
+std::vector<int32_t> prompt_of(const load_request& r, uint32_t block_tokens, uint32_t vocabulary, uint64_t seed) {
+  TROUPE_CHECK(vocabulary > 3 && block_tokens > 0, "vocabulary {}, {} tokens per block", vocabulary, block_tokens);
+  std::vector<int32_t> out(r.input_tokens);
+  const std::array<uint32_t, 2> key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  for (uint32_t i = 0; i < r.input_tokens;) {
+    const bool shared = !r.ids.empty();
+    const uint32_t offset = shared ? i % block_tokens : i;
+    const uint64_t owner = shared ? r.ids[std::min<size_t>(i / block_tokens, r.ids.size() - 1)] : r.index;
+    const auto words = philox({static_cast<uint32_t>(owner), static_cast<uint32_t>(owner >> 32), offset / 4,
+                               shared ? shared_blocks : own_prompts},
+                              key);
+    const uint32_t stop = shared ? std::min<uint32_t>(r.input_tokens, i - offset + block_tokens) : r.input_tokens;
+    for (uint32_t w = offset % 4; w < 4 && i < stop; ++w, ++i)
+      out[i] = static_cast<int32_t>(3 + words[w] % (vocabulary - 3));
+  }
+  return out;
+}
+
+}  // namespace troupe::cli
