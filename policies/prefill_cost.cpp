@@ -40,9 +40,10 @@ std::optional<vec3> solve(mat3 m, vec3 y, unsigned mask) {
   return vec3{y[0] / m[0][0], y[1] / m[1][1], y[2] / m[2][2]};
 }
 
-// Samples as rows x . v = y in scaled unknowns: x = (q^2, q c, q) / n and y = time / n with n a guess of the true time,
-// so that residuals are relative errors. n is never the measured time: a sample that is far too short would outweigh
-// all others. Each column is divided by its root mean square, which makes the normal matrix a matrix of correlations.
+// Samples as rows x . v = y in scaled unknowns: x = (q^2, q c, q) / n (of several chunks: the sums) and y = time / n
+// with n a guess of the true time, so that residuals are relative errors. n is never the measured time: a sample that
+// is far too short would outweigh all others. Each column is divided by its root mean square, which makes the normal
+// matrix a matrix of correlations.
 struct problem {
   std::vector<vec3> x;
   std::vector<double> y;
@@ -158,7 +159,7 @@ result<group_budget_plan> plan_group_budget(std::span<const uint64_t> budgets_ns
 
 result<void> observe(cost_window& window, const cost_sample& s) {
   bool finite = std::isfinite(s.tokens) && std::isfinite(s.cached) && std::isfinite(s.time_ns);
-  if (!finite || s.tokens < 1 || s.cached < 0 || s.time_ns <= 0) {
+  if (!finite || s.tokens < 1 || s.cached < 0 || s.time_ns <= 0 || !(s.own >= 0 && s.own <= s.tokens)) {
     return fail(errc::invalid_argument, "cost sample: {} tokens after {} cached ones in {} ns is no measurement",
                 s.tokens, s.cached, s.time_ns);
   }
@@ -188,7 +189,7 @@ result<cost_fit_plan> fit_prefill_cost(const cost_fit_input& in) {
   const double typical = median(per_token);
   vec3 square{};
   for (const auto& s : in.samples) {
-    const vec3& x = p.x.emplace_back(vec3{s.tokens / typical, s.cached / typical, 1 / typical});
+    const vec3& x = p.x.emplace_back(vec3{(s.own > 0 ? s.own : s.tokens) / typical, s.cached / typical, 1 / typical});
     p.y.push_back(s.time_ns / (s.tokens * typical));
     for (int k = 0; k < 3; ++k) square[k] += x[k] * x[k];
   }

@@ -53,9 +53,12 @@ struct group_budget_plan {
 /// Fails on an empty group.
 result<group_budget_plan> plan_group_budget(std::span<const uint64_t> budgets_ns);
 
-/// One measured step.
+/// One measured step. Of several chunks q_i behind c_i tokens: tokens = sum of q_i, cached = sum of q_i c_i / tokens,
+/// own = sum of q_i^2 / tokens; their costs add up, so that such a step determines the coefficients as well as one
+/// chunk does.
 struct cost_sample {
   double tokens = 0, cached = 0, time_ns = 0;
+  double own = 0;  // 0: one chunk, so the same as `tokens`
 };
 
 /// The newest samples, at most `capacity`; older ones are overwritten.
@@ -65,8 +68,8 @@ struct cost_window {
   size_t capacity = 256;
 };
 
-/// Adds a sample. One that cannot be a measurement (tokens < 1, negative prefix, time not positive, not finite) is
-/// refused and changes nothing.
+/// Adds a sample. One that cannot be a measurement (tokens < 1, negative prefix, time not positive, own tokens not in
+/// 0..tokens, not finite) is refused and changes nothing.
 result<void> observe(cost_window& window, const cost_sample& sample);
 
 /// Input of fit_prefill_cost. Coefficients that the samples do not determine (say, b when nothing was cached) are taken

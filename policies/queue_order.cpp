@@ -14,7 +14,8 @@ result<queue_order_plan> plan_queue_order(const queue_order_input& in) {
   const double behind = std::min(in.work_ns, in.longest_ns), ahead = in.priority * in.head_start_ns;
   queue_order_plan out;
   out.key_ns = in.arrived_ns + static_cast<int64_t>(behind) - static_cast<int64_t>(ahead);
-  out.reason = fmt::format("{:.1f} ms back for its length, {:.1f} ms ahead for its priority", behind / 1e6, ahead / 1e6);
+  out.reason =
+      fmt::format("{:.1f} ms back for its length, {:.1f} ms ahead for its priority", behind / 1e6, ahead / 1e6);
   return out;
 }
 

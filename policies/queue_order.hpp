@@ -10,9 +10,9 @@ namespace troupe::policies {
 
 /// A request as it comes into a queue. Times in ns.
 struct queue_order_input {
-  int64_t arrived_ns = 0;  // on the queue's clock
-  double work_ns = 0;      // what its prompt costs (prefill_cost.hpp); 0 where that is not known
-  uint32_t priority = 0;   // 0 to 9, higher is sooner
+  int64_t arrived_ns = 0;      // on the queue's clock
+  double work_ns = 0;          // what its prompt costs (prefill_cost.hpp); 0 where that is not known
+  uint32_t priority = 0;       // 0 to 9, higher is sooner
   double longest_ns = 5e9;     // work beyond this does not put it further back
   double head_start_ns = 1e9;  // of one step of priority
 };

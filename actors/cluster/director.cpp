@@ -326,7 +326,9 @@ class director_state {
   void choose_balancer() {
     const auto can = [&](const seat& s) {
       auto it = members_.find(s.node);
-      return s.assignment.what == role::front && it != members_.end() && !it->second.entry.draining;
+      if (s.assignment.what != role::front || it == members_.end() || it->second.entry.draining) return false;
+      const auto& roles = it->second.entry.roles;
+      return roles.empty() || roles.front().state != role_state::failed;
     };
     const seat* chosen = nullptr;
     for (const auto& s : seats_) {

@@ -4,15 +4,17 @@
 
 #include "policies/admission.hpp"
 #include "policies/pages.hpp"
-#include "policies/resume.hpp"
+#include "policies/queue_order.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::actors {
 
-using kernels::finish_reason;
-
-batch::batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead)
-    : what_(what), queue_limit_(queue_limit), verify_budget_(verify_budget), plans_ahead_(plans_ahead) {}
+batch::batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead, nanoseconds step_budget)
+    : what_(what),
+      queue_limit_(queue_limit),
+      verify_budget_(verify_budget),
+      plans_ahead_(plans_ahead),
+      step_budget_(step_budget) {}
 
 void batch::configure(const kernels::model_facts& facts, const kernels::engine_limits& limits) {
   TROUPE_CHECK(!configured_, "configured twice");
@@ -60,7 +62,7 @@ bool batch::runs_next(const sequence& s) const {
   return s.at == phase::running && (s.planned < s.opened || what_ == role::decode);
 }
 
-enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open) {
+enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open, nanoseconds now) {
   enqueue_reply reply;
   reply.waiting = static_cast<uint32_t>(waiting_.size());
   const key k{front, r.request, r.attempt};
@@ -107,6 +109,11 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
     return refuse(errc::invalid_argument,
                   fmt::format("needs {} KV pages: the pool has {}", pages_for(token_cap(s)), limits_.pages));
   check_prefix(s);
+  const bool comes_whole = s.handoff.kind == handoff_kind::pull;
+  const double work = comes_whole ? 0 : costs_.prompt_ns(static_cast<uint32_t>(s.known.size()));
+  const auto order = policies::plan_queue_order({now.count(), work, r.priority});
+  if (!order) return refuse(errc::invalid_argument, order.error().message);
+  s.order = order->key_ns;
   // Who has a lease does not queue.
   const uint32_t before = leased != 0 ? 0 : static_cast<uint32_t>(waiting_.size());
   auto admission = policies::plan_admission({before, queue_limit_, open});
@@ -126,7 +133,7 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
     } else {
       give_slot(kept);
       --imports_out_;
-      waiting_.push_back(leased);
+      line_up(leased);
       ++reply.waiting;
     }
     return reply;
@@ -134,7 +141,7 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   const uint64_t number = next_sequence_++;
   by_key_.emplace(k, number);
   sequences_.emplace(number, std::move(s));
-  waiting_.push_back(number);
+  line_up(number);
   ++reply.waiting;
   return reply;
 }
@@ -316,162 +323,8 @@ void batch::wait_again(uint64_t number) {
   s.reuse = s.replay = 0;
   s.filled = false;
   s.handoff = {};
+  s.order = INT64_MIN;
   waiting_.push_front(number);
-}
-
-void batch::apply_result(sequence& s, const kernels::sequence_result& r, const handoff_ticket& ticket) {
-  s.committed = std::max(s.committed, r.committed);
-  s.drafted += r.drafted;
-  s.accepted += r.accepted;
-  if (s.cancel || (s.at != phase::running && !s.preempted)) {
-    if (ticket.kind == handoff_kind::pull) drops_.push_back({0, ticket});
-    return;
-  }
-  // A step that was run again may bring tokens that are known.
-  const auto have = static_cast<uint32_t>(s.known.size());
-  const uint32_t skip = r.first_position < have ? std::min<uint32_t>(have - r.first_position, r.tokens.size()) : 0;
-  TROUPE_CHECK(r.tokens.empty() || r.first_position <= have, "tokens from {} with {} known", r.first_position, have);
-  stream_item item;
-  item.first_position = r.first_position + skip;
-  item.tokens.assign(r.tokens.begin() + skip, r.tokens.end());
-  if (r.logprobs.size() == r.tokens.size()) item.logprobs.assign(r.logprobs.begin() + skip, r.logprobs.end());
-  if (r.top.size() == r.tokens.size()) item.top.assign(r.top.begin() + skip, r.top.end());
-  s.known.insert(s.known.end(), item.tokens.begin(), item.tokens.end());
-  counters_.tokens += item.tokens.size();
-  counters_.drafted += r.drafted;
-  counters_.accepted += r.accepted;
-  item.finish = r.finish;
-  if (r.finish == finish_reason::error) {
-    item.failure = errc::internal;
-    item.failure_text =
-        "the model produced numbers that are not finite: the checkpoint is damaged or does not suit this engine; run "
-        "troupe verify";
-  }
-  if (what_ == role::prefill && !r.tokens.empty() && r.finish == finish_reason::none) {
-    item.handoff = ticket;
-    if (ticket.kind == handoff_kind::none) item.handoff.kind = handoff_kind::recompute;
-  }
-  if (r.tokens.empty())
-    write_back(s, false);
-  else if (r.finish != finish_reason::error && (r.committed == s.opened || r.finish != finish_reason::none))
-    write_back(s, true);
-  const uint64_t number = by_key_.at(s.id);
-  if (item.last())
-    end(number, std::move(item));
-  else if (!item.tokens.empty())
-    emit(s, std::move(item));
-}
-
-void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>& tickets, uint32_t pages_held) {
-  pages_held_ = pages_held;
-  TROUPE_CHECK(!plans_.empty() && plans_.front().id == r.plan, "result of plan {}, expected {}", r.plan,
-               plans_.empty() ? 0 : plans_.front().id);
-  ++counters_.steps;
-  if (r.plan_done) {
-    for (const auto& e : plans_.front().entries) {
-      imports_out_ -= e.imports;
-      auto it = sequences_.find(e.sequence);
-      if (it != sequences_.end()) it->second.in_flight -= std::min(it->second.in_flight, e.worst);
-    }
-  }
-  if (r.failure != errc{}) {
-    TROUPE_CHECK(r.plan_done, "plan {} failed but goes on", r.plan);
-    const record rec = std::move(plans_.front());
-    plans_.pop_front();
-    for (auto slot : r.closed) closed(slot);
-    apply_failure(rec, r);
-    return;
-  }
-  uint32_t prompt_rows = 0;
-  for (const auto& e : plans_.front().entries) prompt_rows += e.rows;
-  measure(r, prompt_rows);
-  for (const auto& result : r.sequences) {
-    handoff_ticket ticket;
-    for (const auto& t : tickets)
-      if (t.slot == result.slot) ticket = t.ticket;
-    auto it = slots_.find(result.slot);
-    if (it != slots_.end())
-      apply_result(at(it->second), result, ticket);
-    else if (ticket.kind == handoff_kind::pull)
-      drops_.push_back({0, ticket});
-  }
-  if (r.plan_done) {
-    for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows, fresh_ = true;
-    plans_.pop_front();
-    hold_ = hold_ && !plans_.empty();
-  }
-  for (auto slot : r.closed) closed(slot);
-}
-
-// The plan is gone. What had taken effect stays; what had not is taken back. Chunks are planned again from the
-// committed length.
-void batch::apply_failure(const record& rec, const kernels::step_result& r) {
-  const bool transient = r.failure == errc::peer_lost || r.failure == errc::timeout || r.failure == errc::stale ||
-                         r.failure == errc::unavailable || r.failure == errc::cancelled;
-  note(fmt::format("plan {} dropped: {} {}", rec.id, to_string(r.failure), r.failure_text));
-  hold_ = !plans_.empty();
-  if (!r.applied) {
-    for (auto slot : rec.closes)
-      if (slots_.contains(slot)) to_close_.push_back(slot);
-  }
-  for (const auto& e : rec.entries) {
-    auto it = sequences_.find(e.sequence);
-    if (it == sequences_.end()) continue;
-    auto& s = it->second;
-    if (!r.applied) {
-      s.pages -= e.grow;
-      pages_free_ += e.grow;
-    }
-    if (!r.applied && e.opens) {  // the slot was never opened, and what was to be imported is gone
-      std::erase(to_close_, s.slot);
-      std::erase(running_, e.sequence);
-      give_slot(s);
-      counters_.recomputed += e.imports;
-      if (s.at == phase::running || s.preempted)
-        wait_again(e.sequence);
-      else
-        s.at = phase::ended;
-      forget_if_done(e.sequence);
-    } else {
-      s.planned = std::min(s.opened, s.committed);
-    }
-    if (!transient && sequences_.contains(e.sequence) && (s.at == phase::waiting || s.at == phase::running)) {
-      stream_item item;
-      item.first_position = static_cast<uint32_t>(s.known.size());
-      item.failure = errc::internal;
-      item.failure_text = fmt::format("the engine refused a step: {}", r.failure_text);
-      end(e.sequence, std::move(item));
-    }
-  }
-}
-
-void batch::fail_all(errc code, const std::string& text) {
-  expire_leases(nanoseconds::max());
-  std::vector<uint64_t> open;
-  for (auto& [number, s] : sequences_)
-    if (s.at == phase::waiting || s.at == phase::fetching || s.at == phase::reading || s.at == phase::running ||
-        s.preempted)
-      open.push_back(number);
-  for (uint64_t number : open) {
-    stream_item item;
-    item.first_position = static_cast<uint32_t>(at(number).known.size());
-    item.failure = code;
-    item.failure_text = text;
-    end(number, std::move(item));
-  }
-  note(fmt::format("{} requests failed: {}", open.size(), text));
-}
-
-rank_load batch::load() const {
-  rank_load out;
-  out.requests = static_cast<uint32_t>(unfinished());
-  out.slots = limits_.slots;
-  out.queue_limit = queue_limit_;
-  out.page_tokens = facts_.window;
-  out.pages = limits_.pages;
-  out.max_chunk = limits_.max_chunk;
-  for (const auto& [number, s] : sequences_) out.kv_tokens += s.committed;
-  return out;
 }
 
 void batch::describe(scheduler_report& out) const {

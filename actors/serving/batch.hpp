@@ -25,6 +25,7 @@
 
 #include "actors/protocol/rank.hpp"
 #include "actors/serving/prefix_store.hpp"
+#include "actors/serving/step_costs.hpp"
 #include "policies/hit_length.hpp"
 
 namespace troupe::actors {
@@ -49,8 +50,10 @@ class batch {
   };
   enum class cancelled : uint8_t { unknown, done, closing };
 
-  /// `plans_ahead`: plans that may be made while one runs, 0 or 1.
-  batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead = 1);
+  /// `plans_ahead`: plans that may be made while one runs, 0 or 1. `step_budget`: prompts get as many rows of a step as
+  /// are believed to fit into so much time; 0: max_chunk.
+  batch(role what, uint32_t queue_limit, uint32_t verify_budget, uint32_t plans_ahead = 1,
+        nanoseconds step_budget = nanoseconds{0});
 
   /// Once, before anything else is asked of it.
   void configure(const kernels::model_facts& facts, const kernels::engine_limits& limits);
@@ -59,8 +62,8 @@ class batch {
   void use_cache(const prefix_options& options);
 
   /// Takes a request into the queue (bounded by queue_limit: refused at it) or says why not. The same attempt twice is
-  /// taken once; a newer attempt cancels the older one.
-  enqueue_reply enqueue(uint32_t front, const enqueue_request& r, bool open);
+  /// taken once; a newer attempt cancels the older one. Who waits stands in the order of policies/queue_order.
+  enqueue_reply enqueue(uint32_t front, const enqueue_request& r, bool open, nanoseconds now = nanoseconds{0});
 
   /// Keeps room for a request that will come with the same key, until `until`; refused when there is none at once.
   enqueue_reply lease(uint32_t front, const lease_request& r, bool open, nanoseconds until);
@@ -130,6 +133,7 @@ class batch {
     kernels::sampling_params sampling;
     kernels::stop_params stop;
     bool speculate = true;
+    int64_t order = 0;  // in the queue
     phase at = phase::waiting;
     bool preempted = false;     // closing, to wait again
     bool cancel = false;        // no more items; report it forgotten
@@ -162,6 +166,7 @@ class batch {
   struct entry {
     uint64_t sequence = 0;
     uint32_t rows = 0, worst = 0, grow = 0;
+    uint32_t before = 0;  // rows of the prompt that come before these
     bool opens = false, imports = false, fills = false;
   };
   struct record {
@@ -180,6 +185,7 @@ class batch {
   void take_slot(sequence& s, uint64_t number);
   void give_slot(sequence& s);
   void begin_fetch(uint64_t number, uint32_t pages);
+  void line_up(uint64_t number);
   void wait_again(uint64_t number);
   void check_prefix(sequence& s) const;
   uint32_t hit_limit(const sequence& s) const;
@@ -190,6 +196,7 @@ class batch {
   void reuse_own(sequence& s) const;
   bool extend_chain(sequence& s, uint32_t blocks) const;
   void measure(const kernels::step_result& r, uint32_t prompt_rows);
+  void learn(const record& rec, int64_t time_ns);
   void add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow);
   void apply_result(sequence& s, const kernels::sequence_result& r, const handoff_ticket& ticket);
   void apply_failure(const record& rec, const kernels::step_result& r);
@@ -203,13 +210,15 @@ class batch {
 
   const role what_;
   const uint32_t queue_limit_, verify_budget_, plans_ahead_;
+  const nanoseconds step_budget_;
+  step_costs costs_;
   bool configured_ = false;
   kernels::model_facts facts_;
   kernels::engine_limits limits_;
 
   std::map<uint64_t, sequence> sequences_;  // by order of arrival
   std::map<key, uint64_t> by_key_;
-  std::deque<uint64_t> waiting_;   // bounded by queue_limit_ plus the preempted
+  std::deque<uint64_t> waiting_;   // in order; bounded by queue_limit_ plus the preempted
   std::vector<uint64_t> running_;  // oldest admission first
   std::map<kernels::slot_id, uint64_t> slots_;
   std::set<uint32_t> free_slots_;

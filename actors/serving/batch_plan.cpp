@@ -1,4 +1,4 @@
-// How a batch makes the next plan.
+// How a batch makes the next plan, and what it learns from those that ran.
 #include <algorithm>
 
 #include "actors/serving/batch.hpp"
@@ -14,9 +14,15 @@ constexpr size_t max_candidates = 16;  // waiting requests looked at per plan
 
 }  // namespace
 
+void batch::line_up(uint64_t number) {
+  const auto behind = std::upper_bound(waiting_.begin(), waiting_.end(), at(number).order,
+                                       [this](int64_t order, uint64_t other) { return order < at(other).order; });
+  waiting_.insert(behind, number);
+}
+
 void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t rows, uint32_t grow) {
   auto& s = at(number);
-  entry e{number, rows, 0, grow, false};
+  entry e{number, rows, 0, grow, 0, false};
   // A prompt that is handed over takes the drafter's context along, though nobody drafts here.
   const bool drafts = draft_bound(s) > 0, context = drafts || (what_ == role::prefill && s.speculate);
   uint32_t more = grow;  // pages that the rank has not taken yet
@@ -54,7 +60,7 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
   step.decoder_floor = s.decoder_from;
   step.draft_context = context;
   if (s.planned < s.opened) {
-    step.position = s.planned;
+    step.position = e.before = s.planned;
     step.window_floor = s.reuse;
     step.write_global_from = s.reuse + s.replay;
     step.rows = rows;
@@ -133,15 +139,21 @@ batch::planned batch::plan() {
     granted.runs[i] = false;
   }
 
-  policies::chunk_input chunks{limits_.max_chunk, {}};
+  policies::chunk_input chunks;
   std::vector<size_t> prompts;
+  uint32_t before = 0;
+  bool decodes = false;
   for (size_t i = 0; i < who.size(); ++i) {
     auto& s = at(who[i]);
     const uint32_t left = s.at == phase::waiting ? static_cast<uint32_t>(s.known.size()) : s.opened - s.planned;
-    if (!granted.runs[i] || left == 0) continue;
+    if (!granted.runs[i]) continue;
+    decodes = decodes || left == 0;
+    if (left == 0) continue;
+    if (s.at != phase::waiting) before = std::max(before, s.planned);
     prompts.push_back(i);
     chunks.remaining.push_back(left);
   }
+  chunks.budget = costs_.rows_within(step_budget_.count(), before, decodes, facts_.window, limits_.max_chunk);
   auto shared = policies::plan_chunks(chunks);
   if (!prompts.empty()) note("chunks: " + shared.reason);
   std::vector<uint32_t> rows(who.size(), 0);
@@ -162,6 +174,31 @@ batch::planned batch::plan() {
   out.plan.close = rec.closes;
   out.plan.verify_budget = std::min(out.plan.verify_budget, verify_budget_);
   plans_.push_back(std::move(rec));
+  return out;
+}
+
+void batch::learn(const record& rec, int64_t time_ns) {
+  std::vector<step_costs::prompt_rows> prompts;
+  for (const auto& e : rec.entries)
+    if (e.rows > 0) prompts.push_back({e.rows, e.before});
+  if (auto said = costs_.observe(prompts, prompts.size() < rec.entries.size(), time_ns); !said.empty())
+    note(std::move(said));
+}
+
+rank_load batch::load() const {
+  rank_load out;
+  out.requests = static_cast<uint32_t>(unfinished());
+  out.slots = limits_.slots;
+  out.queue_limit = queue_limit_;
+  out.page_tokens = facts_.window;
+  out.pages = limits_.pages;
+  out.max_chunk = limits_.max_chunk;
+  if (const auto& cost = costs_.prefill()) {
+    out.cost_a = cost->a;
+    out.cost_b = cost->b;
+    out.cost_d = cost->d;
+  }
+  for (const auto& [number, s] : sequences_) out.kv_tokens += s.committed;
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include "actors/serving/entrypoint_state.hpp"
 #include "policies/admission.hpp"
+#include "policies/queue_order.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::actors {
@@ -90,12 +91,15 @@ void entrypoint_state::submit(const client_submit& m) {
     return refuse(errc::invalid_argument, std::move(fault));
   auto admission = policies::plan_admission({static_cast<uint32_t>(requests_.size()), options_.max_requests, true});
   if (!admission.admit) return refuse(errc::exhausted, admission.reason, admission.retry_after_ms);
+  const auto order = policies::plan_queue_order({now(self_).count(), 0, m.priority});
+  if (!order) return refuse(errc::invalid_argument, order.error().message);
   ++counters_.accepted;
   const request_number number{next_request_++};
   auto& r = requests_[number];
   r.what = m;
   r.stream = token_stream{static_cast<uint32_t>(m.prompt.size())};
   r.begin_waiting(now(self_));
+  r.order = order->key_ns;
   by_id_.emplace(m.id, number);
   if (!match_.begin(number, r)) fill();
 }

@@ -18,14 +18,17 @@ void entrypoint_state::new_round() {
   fill();
 }
 
-// Requests that wait look for a place, oldest first, each once a round, until one hears that there is none.
+// Requests that wait look for a place, in the order of policies/queue_order, each once a round, until one hears that
+// there is none.
 void entrypoint_state::fill() {
   if (filling_) return;
   filling_ = true;
   while (!full_ && searches_ < options_.max_searches) {
-    auto it = std::find_if(requests_.begin(), requests_.end(), [this](auto& r) {
-      return r.second.at == phase::waiting && !r.second.matching && r.second.round < round_;
-    });
+    auto it = requests_.end();
+    for (auto i = requests_.begin(); i != requests_.end(); ++i)
+      if (i->second.at == phase::waiting && !i->second.matching && i->second.round < round_ &&
+          (it == requests_.end() || i->second.order < it->second.order))
+        it = i;
     if (it == requests_.end()) break;
     it->second.round = round_;
     place(it->first);

@@ -29,6 +29,7 @@ struct front_request {
   actor_key next;          // where it will decode
   lease_number next_lease;
   uint32_t room = 0;               // the attempt for which `next` keeps room; 0: it does not
+  int64_t order = 0;               // whose turn it is (policies/queue_order)
   uint64_t round = 0;              // of placing, in which it was last tried
   std::vector<actor_key> refused;  // by these schedulers, since it waits
   bool no_prefill = false;         // nobody could run its prompt, since it waits: the decode side does

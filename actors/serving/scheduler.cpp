@@ -33,7 +33,8 @@ class scheduler_state {
     identity_ = identity;
     rank_ = std::move(rank);
     options_ = options;
-    batch_ = std::make_unique<batch>(what, options.queue_limit, options.verify_budget, options.plans_ahead);
+    batch_ = std::make_unique<batch>(what, options.queue_limit, options.verify_budget, options.plans_ahead,
+                                     options.step_budget);
     if (options.prefix.store) batch_->use_cache(options.prefix);
     links_.watch(rank_, [this](const error& e) { rank_lost(e); });
     attach();
@@ -177,7 +178,7 @@ class scheduler_state {
       reply.outcome = {errc::stale, f ? "another cluster epoch" : "this front is not attached"};
       return reply;
     }
-    reply = batch_->enqueue(f->number, m, !draining_ && rank_state_.state == role_state::ready);
+    reply = batch_->enqueue(f->number, m, !draining_ && rank_state_.state == role_state::ready, now(self_));
     pump();
     return reply;
   }

@@ -14,6 +14,7 @@ struct scheduler_options {
   uint32_t verify_budget = 64;  // draft tokens verified per step, over all sequences; 0 = no speculation
   uint32_t plans_ahead = 1;     // steps planned while one runs: 0 or 1
   prefix_options prefix;        // without a store: cached blocks are neither read nor written
+  nanoseconds step_budget{0};   // of a step that runs prompt rows (batch.hpp); 0: only the engine's max_chunk limits it
   uint32_t max_fronts = 64;     // attached front processes; a further one is refused
   nanoseconds resend_after{std::chrono::seconds(2)};  // tokens not acknowledged by then are sent again
   nanoseconds group_patience{

@@ -111,7 +111,8 @@ struct json_fields<cost_sample> {
   static auto list() {
     return std::tuple{required("tokens", &cost_sample::tokens, "of the chunk"),
                       required("cached", &cost_sample::cached, "before it"),
-                      required("time_ns", &cost_sample::time_ns, "measured")};
+                      required("time_ns", &cost_sample::time_ns, "measured"),
+                      optional("own", &cost_sample::own, "of several chunks: sum of squares / tokens; 0: one chunk")};
   }
 };
 template <>

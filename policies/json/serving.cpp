@@ -1,10 +1,11 @@
-// Entries of the decisions that the serving actors take: share of a step's rows, pages, round robin, restart of a
-// request.
+// Entries of the decisions that the serving actors take: whose turn it is, share of a step's rows, pages, round robin,
+// restart of a request.
 #include "policies/chunk.hpp"
 #include "policies/json/entries.hpp"
 #include "policies/json/fields.hpp"
 #include "policies/pages.hpp"
 #include "policies/placement.hpp"
+#include "policies/queue_order.hpp"
 #include "policies/read_race.hpp"
 #include "policies/resume.hpp"
 
@@ -22,6 +23,24 @@ struct json_fields<chunk_plan> {
   static auto list() {
     return std::tuple{required("rows", &chunk_plan::rows, "rows per prompt"),
                       required("reason", &chunk_plan::reason, "why")};
+  }
+};
+
+template <>
+struct json_fields<queue_order_input> {
+  static auto list() {
+    return std::tuple{required("arrived_ns", &queue_order_input::arrived_ns, "when it came, on the queue's clock"),
+                      optional("work_ns", &queue_order_input::work_ns, "what its prompt costs"),
+                      optional("priority", &queue_order_input::priority, "0 to 9, higher is sooner"),
+                      optional("longest_ns", &queue_order_input::longest_ns, "work beyond this puts nobody back"),
+                      optional("head_start_ns", &queue_order_input::head_start_ns, "of one step of priority")};
+  }
+};
+template <>
+struct json_fields<queue_order_plan> {
+  static auto list() {
+    return std::tuple{required("key_ns", &queue_order_plan::key_ns, "smaller keys go first"),
+                      required("reason", &queue_order_plan::reason, "why")};
   }
 };
 
@@ -140,6 +159,8 @@ void add_serving_entries(std::vector<policy_entry>& out) {
                                         plan_chunks));
   out.push_back(
       make_entry<page_input>("pages", "KV pages for the next step, and who gives up when they are short", pages));
+  out.push_back(
+      make_entry<queue_order_input>("queue_order", "whose turn it is in a queue of requests", plan_queue_order));
   out.push_back(
       make_entry<round_robin_input>("round_robin", "next usable scheduler where no balancer runs", round_robin));
   out.push_back(make_entry<read_race_input>("read_deadline",

@@ -50,6 +50,7 @@ struct front_section {
 /// Ranks of one role: each a process with its own engine.
 struct ranks_section {
   uint32_t ranks, ep, threads, slots, pages, max_chunk, max_context, handoffs;
+  std::chrono::nanoseconds step_budget;
   uint32_t redundant_experts, rebalance_every, split_window, micro_batch_rows;
 };
 

@@ -76,8 +76,8 @@ field<S> size(std::string name, uint64_t S::*member, uint64_t value, uint64_t lo
 }
 
 /// A duration with a unit, within [lowest, highest].
-template <class S>
-field<S> duration(std::string name, std::chrono::nanoseconds S::*member, std::chrono::nanoseconds value,
+template <class S, class Owner = S>
+field<S> duration(std::string name, std::chrono::nanoseconds Owner::*member, std::chrono::nanoseconds value,
                   std::chrono::nanoseconds lowest, std::chrono::nanoseconds highest, std::string meaning) {
   return {name,
           "duration",

@@ -101,7 +101,7 @@ namespace {
 // prefill and decode have the same keys with different defaults.
 template <class S>
 std::vector<field<S>> ranks_fields(uint32_t least, uint32_t slots, uint32_t max_chunk, uint32_t redundant,
-                                   uint32_t every, uint32_t split) {
+                                   uint32_t every, uint32_t split, std::chrono::nanoseconds budget) {
   using r = ranks_section;
   return {
       count<S, r>("ranks", &r::ranks, 1, least, 64, "processes",
@@ -116,7 +116,11 @@ std::vector<field<S>> ranks_fields(uint32_t least, uint32_t slots, uint32_t max_
       count<S, r>("pages", &r::pages, 1024, 1, 16777216, "pages",
                   "KV pages of one rank; a page holds as many tokens as the model's sliding window."),
       count<S, r>("max_chunk", &r::max_chunk, max_chunk, 1, 65536, "tokens",
-                  "Prompt tokens that one step of a rank runs, over all sequences."),
+                  "Prompt tokens that one step of a rank runs at most, over all sequences."),
+      duration<S, r>(
+          "step_budget", &r::step_budget, budget, 0s, 1h,
+          "A step runs as many prompt tokens, up to `max_chunk`, as fit this time by what steps before took. "
+          "0s: no limit."),
       count<S, r>("max_context", &r::max_context, 4096, 16, 1048576, "tokens",
                   "Longest sequence, prompt and answer together. At least one such sequence must fit into `pages`."),
       count<S, r>(
@@ -143,13 +147,13 @@ std::vector<field<S>> ranks_fields(uint32_t least, uint32_t slots, uint32_t max_
 
 const section<prefill_section>& prefill_table() {
   static const section<prefill_section> table{"prefill", "Ranks that run prompts.",
-                                              ranks_fields<prefill_section>(0, 16, 256, 4, 1000, 0)};
+                                              ranks_fields<prefill_section>(0, 16, 256, 4, 1000, 0, 300ms)};
   return table;
 }
 
 const section<decode_section>& decode_table() {
   static const section<decode_section> table{"decode", "Ranks that write answers.",
-                                             ranks_fields<decode_section>(1, 64, 256, 1, 10000, 16)};
+                                             ranks_fields<decode_section>(1, 64, 256, 1, 10000, 16, 100ms)};
   return table;
 }
 

@@ -63,6 +63,7 @@ class live_roles final : public actors::role_factory {
         actors::scheduler_options scheduler;
         if (prefill || !settings_.engine.speculation) scheduler.verify_budget = 0;
         scheduler.plans_ahead = settings_.engine.plan_ahead ? 1 : 0;
+        scheduler.step_budget = rank.step_budget;
         auto host = std::make_shared<engine_host>(std::move(options));
         {
           std::lock_guard lock(mutex_);

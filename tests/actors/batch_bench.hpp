@@ -18,8 +18,8 @@ namespace troupe::actors {
 /// A batch, the stand-in engine, and the rank's books between them, stepped by the test.
 struct bench {
   explicit bench(role what = role::decode, uint32_t pages = 48, uint32_t queue = 16, uint32_t handoffs = 0,
-                 uint32_t plans_ahead = 1)
-      : b(what, queue, 8, plans_ahead) {
+                 uint32_t plans_ahead = 1, nanoseconds step_budget = nanoseconds{0})
+      : b(what, queue, 8, plans_ahead, step_budget) {
     options.limits.pages = pages;
     options.limits.handoffs = handoffs;
     engine = std::make_unique<stand_in_engine>(
@@ -31,8 +31,9 @@ struct bench {
   }
 
   enqueue_reply add(uint64_t request, uint32_t prompt, uint32_t max_tokens, uint32_t attempt = 1, uint32_t front = 1,
-                    handoff_ticket ticket = {}) {
+                    handoff_ticket ticket = {}, uint8_t priority = 5) {
     enqueue_request r;
+    r.priority = priority;
     r.handoff = ticket;
     r.request = request_number{request};
     r.attempt = attempt;
@@ -42,7 +43,7 @@ struct bench {
     r.sampling.seed = request;
     r.stop.max_tokens = max_tokens;
     r.stop.ignore_eos = true;
-    return b.enqueue(front, r, true);
+    return b.enqueue(front, r, true, agenda.now());
   }
 
   /// A ticket of a prefill rank for a prompt with its first token.

@@ -215,7 +215,7 @@ class stand_in_engine final : public kernels::engine {
     r.plan_done = true;
     r.closed = now_.close;
     r.rows = rows;
-    r.times.total = options_.step.count();
+    r.times.total = (options_.step + rows * options_.per_row).count();
     busy_ = false;
     // Lost meanwhile, if it is still the group of the view.
     if (missing.empty() && group == regroups_ && !now_.sequences.empty()) missing = missing_();

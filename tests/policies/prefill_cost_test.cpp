@@ -129,6 +129,31 @@ std::vector<cost_sample> measured(rng& random, const prefill_cost& truth, size_t
   return out;
 }
 
+// Steps of several prompts, as a busy rank has them, say as much as steps of one.
+TEST(prefill_cost, fit_from_steps_of_several_chunks) {
+  rng random{5};
+  std::vector<cost_sample> samples;
+  for (int i = 0; i < 64; ++i) {
+    double q = 0, qq = 0, qc = 0, t = 0;
+    for (uint64_t k = 0, n = 2 + random.below(6); k < n; ++k) {
+      const double rows = double(64 + random.below(2000)), before = double(random.below(100'000));
+      q += rows;
+      qq += rows * rows;
+      qc += rows * before;
+      t += article(rows, before);
+    }
+    samples.push_back({q, qc / q, t, qq / q});
+  }
+  auto fit = fit_prefill_cost({samples, {}, 0.25});
+  ASSERT_TRUE(fit) << fit.error().message;
+  EXPECT_NEAR(fit->cost.a, article.a, 1e-6 * article.a);
+  EXPECT_NEAR(fit->cost.b, article.b, 1e-6 * article.b);
+  EXPECT_NEAR(fit->cost.d, article.d, 1e-6 * article.d);
+  cost_window window;
+  EXPECT_FALSE(observe(window, {100, 0, 1e6, 101})) << "more than all of them";
+  EXPECT_TRUE(observe(window, {100, 0, 1e6, 50}));
+}
+
 TEST(prefill_cost, fit_finds_the_coefficients_again) {
   struct row {
     double noise, nonsense, tolerance;

@@ -1,12 +1,14 @@
 // Tables for the decisions that the serving actors call.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 
 #include "policies/admission.hpp"
 #include "policies/chunk.hpp"
 #include "policies/pages.hpp"
 #include "policies/placement.hpp"
+#include "policies/queue_order.hpp"
 #include "policies/read_race.hpp"
 #include "policies/resume.hpp"
 #include "runtime/base/rng.hpp"
@@ -157,6 +159,43 @@ TEST(read_race, is_what_computing_takes_within_bounds) {
   EXPECT_EQ(deadline(UINT32_MAX, INT64_MAX, 0, 7), 7);
   EXPECT_EQ(deadline(0, 1000, 0, 7), 0);
   EXPECT_EQ(deadline(10, 10, 50, 20), 20) << "bounds the wrong way round: the upper one holds";
+}
+
+TEST(queue_order, table) {
+  struct row {
+    int64_t arrived;
+    double work;
+    uint32_t priority;
+    int64_t key;
+  };
+  const row table[] = {
+      {0, 0, 0, 0},
+      {100, 0, 5, 100 - 5'000'000'000},
+      {100, 7e6, 0, 7'000'100},       // back by its own length
+      {100, 1e12, 0, 5'000'000'100},  // and no further than the longest
+      {100, 1e12, 9, 100 - 4'000'000'000},
+  };
+  for (const auto& r : table) {
+    auto plan = plan_queue_order({r.arrived, r.work, r.priority});
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->key_ns, r.key);
+    EXPECT_FALSE(plan->reason.empty());
+  }
+  EXPECT_FALSE(plan_queue_order({0, 0, 10}));
+  EXPECT_FALSE(plan_queue_order({0, -1, 0}));
+  EXPECT_FALSE(plan_queue_order({0, std::numeric_limits<double>::quiet_NaN(), 0}));
+}
+
+// Whatever comes, nobody is overtaken by what comes later than the longest prompt and the highest priority are worth.
+TEST(queue_order, nobody_starves) {
+  rng r(77);
+  const auto key = [](int64_t arrived, double work, uint32_t priority) {
+    return plan_queue_order({arrived, work, priority})->key_ns;
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const int64_t waits = key(0, double(r.below(100'000'000'000)), uint32_t(r.below(10)));
+    EXPECT_LT(waits, key(14'000'000'001, double(r.below(100'000'000'000)), uint32_t(r.below(10))));
+  }
 }
 
 TEST(placement, goes_round_and_skips) {
