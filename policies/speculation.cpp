@@ -9,7 +9,8 @@ namespace {
 
 constexpr uint32_t enough_steps = 3, enough_requests = 24, check_longest = 512;
 constexpr uint32_t probe_shortest = 512, probe_longest = 4096, probe_never = 1u << 20;
-constexpr double off_below = 1.0, on_above = 1.02, memory = 1.0 / 32, probes_may_cost = 0.01, remembered_requests = 256;
+constexpr double off_below = 1.0, on_above = 1.02, beyond_doubt = 1.5, memory = 1.0 / 32, probes_may_cost = 0.01,
+                 remembered_requests = 256;
 
 void average(double& value, double sample, uint32_t seen, double weight = memory) {
   value += (sample - value) * std::max(weight, 1.0 / (seen + 1));  // a plain mean at first
@@ -92,7 +93,12 @@ result<void> observe(speculation_cell& c, const step_cost_table& table, const sp
     c.seen_off += c.seen_off < UINT32_MAX;
   }
   if (!is_decided(c)) return {};
-  if (c.on && s.drafted && c.check_in > 0 && --c.check_in == 0) c.seen_off = 0;
+  if (c.on && s.drafted && c.check_in > 0 && --c.check_in == 0) {
+    if (is_profiled(table) && gain_of(c, table, requests, s.other_rows) > beyond_doubt)
+      c.check_in = c.check_every;
+    else
+      c.seen_off = 0;
+  }
   if (c.on && !s.drafted && c.check_in == 0 && c.seen_off >= enough_steps)
     c.check_in = c.check_every = std::min(2 * c.check_every, check_longest);
   if (!is_profiled(table)) return {};

@@ -59,7 +59,7 @@ bool is_decided(const speculation_cell& cell);
 /// Off when it falls below 1, on again above 1.02; undecided cells draft. While off, drafting is measured anew after
 /// 512 steps, or more where that would cost over 1 % of the time, later after 4,096. While on, 3 steps after 16, then
 /// 32 and so on up to every 512 do not draft: a machine that was busy, or caches that were cold, when those were
-/// measured would else make drafting look good for ever.
+/// measured would else make drafting look good for ever. A gain above 1.5 needs no such check.
 speculation_plan plan_speculation(const speculation_cell& cell, const step_cost_table& table, uint32_t requests,
                                   uint32_t other_rows = 0);
 

@@ -21,8 +21,8 @@ uint32_t argmax(const float* x, uint32_t n) {
   return best;
 }
 
-/// out = x / temperature, or x if greedy; false if a value of x is a NaN or infinite (all exponent bits set). One pass, vectorised: an
-/// integer test, because a sum of floats could not be reordered.
+/// out = x / temperature, or x if greedy; false if a value of x is a NaN or infinite (all exponent bits set). One pass,
+/// vectorised: an integer test, because a sum of floats could not be reordered.
 bool scaled_copy(const float* x, uint32_t n, bool greedy, float temperature, float* out) {
   constexpr uint32_t exponent = 0x7f800000;
   uint32_t bad = 0;

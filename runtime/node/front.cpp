@@ -56,8 +56,9 @@ front::front(actor_net& net, kernels::model_facts facts, std::string model, std:
                                        "Time from the start of a pull to its last checksum, summed.")),
       computed_again_(metrics_.counter("troupe_handoff_failures_total",
                                        "Sequences whose prompt was computed again because its state did not come.")),
-      balanced_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "balancer"}})),
-      alone_(metrics_.counter("troupe_places_total", "Ranks chosen for requests, by whom.", {{"by", "front"}})),
+      balanced_(
+          metrics_.counter("troupe_places_total", "Ranks chosen for requests; kind: by whom.", {{"kind", "balancer"}})),
+      alone_(metrics_.counter("troupe_places_total", "Ranks chosen for requests; kind: by whom.", {{"kind", "front"}})),
       matches_(metrics_.counter("troupe_cache_matches_total", "Prompts whose blocks were looked for in the store.")),
       matches_failed_(metrics_.counter("troupe_cache_match_failures_total",
                                        "Prompts placed as a miss because the store did not answer in time.")),

@@ -9,8 +9,8 @@
 namespace troupe::node {
 
 /// What the configuration says against the files that it names: the key file is read, and when the checkpoint's
-/// config.json is there, `pages` of each role must hold one sequence of `max_context` tokens. Weights are not looked at.
-/// `file` stands for the configuration in the problems. Milliseconds.
+/// config.json is there, `pages` of each role must hold one sequence of `max_context` tokens. Weights are not looked
+/// at. `file` stands for the configuration in the problems. Milliseconds.
 std::vector<config::problem> check_files(const config::settings& s, const std::string& file);
 
 /// `check_files`, then the checkpoint as an engine opens it (weights are mapped, not read) and the tokenizer.

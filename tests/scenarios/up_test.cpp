@@ -126,7 +126,7 @@ TEST(up, two_fronts_serve_the_same_text_and_place_by_one_view) {
     r.server = *config::parse_address(front);
     auto metrics = cli::fetch(r);
     ASSERT_TRUE(metrics) << metrics.error().message;
-    EXPECT_THAT(metrics->body, HasSubstr("troupe_places_total{by=\"balancer\""));
+    EXPECT_THAT(metrics->body, HasSubstr("troupe_places_total{kind=\"balancer\""));
   }
   EXPECT_EQ(texts[0], texts[1]);
   auto status = troupe({"status", "--run-dir", c.run_dir()});
