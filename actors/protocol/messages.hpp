@@ -13,18 +13,18 @@
 #include "actors/protocol/serving.hpp"
 
 /// The block store's, which are only named here: whoever uses them includes actors/protocol/storage.hpp.
-#define TROUPE_STORAGE_MESSAGES(F)                                                                                    \
-  F(kv_match)                                                                                                         \
-  F(kv_match_reply)                                                                                                   \
-  F(kv_lookup)                                                                                                        \
-  F(kv_lookup_reply) F(kv_index_put) F(kv_index_put_reply) F(kv_apply) F(kv_touch) F(kv_touch_reply) F(kv_release)    \
-      F(kv_lease_query) F(kv_lease_reply) F(kv_reclaim_query) F(kv_reclaim_reply) F(kv_describe) F(kv_describe_reply) \
-          F(kv_index_remove) F(kv_index_remove_reply) F(kv_index_list) F(kv_index_list_reply) F(kv_restore)           \
-              F(kv_restore_reply) F(kv_index_check) F(kv_index_check_reply) F(kv_stats_query) F(kv_stats_reply)       \
-                  F(kv_put) F(kv_read) F(kv_read_reply) F(kv_read_done) F(kv_shard_remove) F(kv_shard_list)           \
-                      F(kv_shard_list_reply) F(kv_shard_check) F(kv_usage_query) F(kv_usage_reply) F(kv_scrub)        \
-                          F(kv_scrub_query) F(kv_scrub_state) F(kv_hello) F(kv_welcome) F(storage_query)              \
-                              F(storage_report)
+#define TROUPE_STORAGE_MESSAGES(F)                                                                                     \
+  F(kv_match)                                                                                                          \
+  F(kv_match_reply)                                                                                                    \
+  F(kv_lookup)                                                                                                         \
+  F(kv_lookup_reply)                                                                                                   \
+  F(kv_index_put) F(kv_index_put_reply) F(kv_apply) F(kv_touch) F(kv_touch_reply) F(kv_release) F(kv_lease_query)      \
+      F(kv_lease_reply) F(kv_reclaim_query) F(kv_reclaim_reply) F(kv_describe) F(kv_describe_reply) F(kv_index_remove) \
+          F(kv_index_remove_reply) F(kv_index_list) F(kv_index_list_reply) F(kv_restore) F(kv_restore_reply)           \
+              F(kv_index_check) F(kv_index_check_reply) F(kv_stats_query) F(kv_stats_reply) F(kv_put) F(kv_read)       \
+                  F(kv_read_reply) F(kv_read_done) F(kv_shard_remove) F(kv_shard_list) F(kv_shard_list_reply)          \
+                      F(kv_shard_check) F(kv_usage_query) F(kv_usage_reply) F(kv_scrub) F(kv_scrub_query)              \
+                          F(kv_scrub_state) F(kv_hello) F(kv_welcome) F(storage_query) F(storage_report)
 
 #define TROUPE_FORWARD(type) struct type;
 namespace troupe::actors {

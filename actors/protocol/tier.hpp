@@ -114,10 +114,10 @@ using kv_tier_actor =
 
 /// The tier's messages, in a type-id block of their own behind the common one, so that only who uses them pays for
 /// them.
-#define TROUPE_TIER_MESSAGES(F)                                                                                    \
-  F(tier_put)                                                                                                      \
-  F(tier_find) F(tier_found) F(tier_open) F(tier_opened) F(tier_close) F(tier_forget) F(tier_query) F(tier_report) \
-      F(tier_pulled)
+#define TROUPE_TIER_MESSAGES(F) \
+  F(tier_put)                   \
+  F(tier_find)                  \
+  F(tier_found) F(tier_open) F(tier_opened) F(tier_close) F(tier_forget) F(tier_query) F(tier_report) F(tier_pulled)
 
 #define TROUPE_TIER_MESSAGE_ID(type) CAF_ADD_TYPE_ID(troupe_tier, (troupe::actors::type))
 

@@ -34,8 +34,8 @@ struct decode_speed {
 };
 
 /// Runs requests, `concurrent` at once and 16 or more in all, to their ends, prompts included, and times it. They are
-/// repeated as needed; their `speculate` is overwritten. The same requests, up to 48 tokens of each, run first: that warms the
-/// engine up, and an adaptive one measures itself in it.
+/// repeated as needed; their `speculate` is overwritten. The same requests, up to 48 tokens of each, run first: that
+/// warms the engine up, and an adaptive one measures itself in it.
 result<decode_speed> measure_decode(std::shared_ptr<const model> weights, uint32_t threads, uint32_t concurrent,
                                     drafting drafts, const std::vector<request>& requests, const clock_source& clock);
 

@@ -24,7 +24,7 @@ struct eval_request {
   uint64_t seed = 1;
   std::vector<double> temperatures{0, 0.8};
   std::vector<uint32_t> concurrent{1, 8, 32};
-  uint32_t repeats = 1;       // of every speed row
+  uint32_t repeats = 1;  // of every speed row
   kernels::measure::balance_options balance;
   std::string dump, compare;  // files of next tokens; empty: none
 };
