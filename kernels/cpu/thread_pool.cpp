@@ -6,6 +6,8 @@ namespace {
 // About 20 to 50 us: longer than the gap between two operators of a step, shorter than a scheduler's time slice.
 constexpr int spin_limit = 1000;
 
+constexpr uint32_t no_task = UINT32_MAX;  // in a ticket: nothing to take
+
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -26,11 +28,15 @@ thread_pool::~thread_pool() {
 }
 
 void thread_pool::run_job(job fn, void* context, uint32_t tasks) {
-  fn_.store(fn, std::memory_order_relaxed);
-  context_.store(context, std::memory_order_relaxed);
-  tasks_.store(tasks, std::memory_order_relaxed);
+  // First the old ticket goes: a worker that is still looking at it, and already sees what follows, would take a task
+  // of this job under the number of the last one.
+  const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  ticket_.store(number << 32 | no_task, std::memory_order_relaxed);
+  fn_.store(fn, std::memory_order_release);
+  context_.store(context, std::memory_order_release);
+  tasks_.store(tasks, std::memory_order_release);
   done_.store(0, std::memory_order_relaxed);
-  ticket_.store(((ticket_.load(std::memory_order_relaxed) >> 32) + 1) << 32, std::memory_order_release);
+  ticket_.store((number + 1) << 32, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   take_tasks(0);
@@ -48,10 +54,10 @@ void thread_pool::run_job(job fn, void* context, uint32_t tasks) {
 void thread_pool::take_tasks(uint32_t thread) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   for (;;) {
-    const job fn = fn_.load(std::memory_order_relaxed);
-    void* const context = context_.load(std::memory_order_relaxed);
-    const uint32_t tasks = tasks_.load(std::memory_order_relaxed), task = uint32_t(ticket);
-    // If these belong to another job than the ticket's, the exchange below fails or there was no task left.
+    // Acquired: if one of these belongs to a later job than the ticket, the exchange below fails.
+    const job fn = fn_.load(std::memory_order_acquire);
+    void* const context = context_.load(std::memory_order_acquire);
+    const uint32_t tasks = tasks_.load(std::memory_order_acquire), task = uint32_t(ticket);
     if (task >= tasks) return;
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
       continue;

@@ -43,8 +43,8 @@ class thread_pool {
   void take_tasks(uint32_t thread);
   void work(uint32_t thread);
 
-  // ticket_ = job number << 32 | next task. A worker that wakes late finds no task to take and touches nothing of the
-  // job.
+  // ticket_ = number << 32 | next task, the number another one for every job and while one is set up. A worker that
+  // wakes late finds no task to take and touches nothing of the job.
   std::atomic<uint64_t> ticket_{0};
   std::atomic<uint32_t> done_{0};   // finished tasks of the current job
   std::atomic<uint32_t> epoch_{0};  // grows by one per job; what sleepers wait on

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 
 namespace troupe::kernels::cpu {
@@ -41,6 +42,25 @@ TEST(thread_pool, ends_while_idle_and_right_after_a_job) {
     auto pool = std::make_unique<thread_pool>(3);
     if (i % 2) pool->run(4, [](uint32_t, uint32_t) {});
   }
+}
+
+// A worker that comes late to a job of few tasks must not take one of the larger job that is being set up: that took
+// some hundred thousand rounds to happen, and ended in a wait without end.
+TEST(thread_pool, a_late_worker_takes_nothing_of_the_next_job) {
+  thread_pool pool(3);
+  std::vector<std::atomic<uint32_t>> count(12);
+  uint32_t want = 0;
+  for (int round = 0, rounds = std::getenv("TROUPE_LONG") ? 5'000'000 : 500'000; round < rounds; ++round) {
+    pool.run(2, [](uint32_t, uint32_t) {});
+    std::atomic<uint32_t> ran{0};
+    pool.run(12, [&](uint32_t task, uint32_t) {
+      count[task].fetch_add(1, std::memory_order_relaxed);
+      ran.fetch_add(1, std::memory_order_relaxed);
+    });
+    ++want;
+    ASSERT_EQ(ran.load(), 12u) << "round " << round;
+  }
+  for (auto& n : count) EXPECT_EQ(n.load(), want);
 }
 
 }  // namespace
