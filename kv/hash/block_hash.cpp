@@ -83,10 +83,11 @@ result<void> check_same_scheme(const hash_scheme& ours, const hash_scheme& their
                    "both sides need a build with the same block hash");
   if (ours.block_tokens != theirs.block_tokens)
     return differs("block size", std::to_string(ours.block_tokens), std::to_string(theirs.block_tokens),
-                   "the block size follows from the model's sliding window, so these are different models");
+                   "it is fixed when a store is made; change it back, or give the store another place");
   if (ours.fingerprint != theirs.fingerprint)
     return differs("fingerprint", hex(ours.fingerprint), hex(theirs.fingerprint),
-                   "weights, numeric backend and replay mode must be the same on both sides");
+                   "weights, numeric backend and replay mode must be those the store was made with; change them "
+                   "back, or give the store another place");
   return {};
 }
 

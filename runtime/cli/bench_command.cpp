@@ -226,7 +226,9 @@ void add_serve(CLI::App& bench, context& ctx) {
       ->check(CLI::Range(1u, 4096u));
   c->add_option("--rate", o->rate, "Requests per second, at random (exponential) distances")
       ->check(CLI::Range(1e-4, 1e5));
-  c->add_option("--input-tokens", o->input, "Length of a prompt without a trace, N or N-M")->capture_default_str();
+  c->add_option("--input-tokens", o->input, "Length of a prompt without a trace, N or N-M")
+      ->capture_default_str()
+      ->excludes(trace);
   c->add_option("--output-tokens", o->output, "Length of an answer where the trace does not say, N or N-M")
       ->capture_default_str();
   c->add_option("--temperature", o->temperature, "Of sampling")->capture_default_str()->check(CLI::Range(0.0, 2.0));

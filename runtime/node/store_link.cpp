@@ -20,7 +20,7 @@ result<std::optional<kv::hash_scheme>> cache_scheme(const config::settings& s) {
   TROUPE_TRY(auto scheme, storage_scheme(s));
   TROUPE_TRY(auto model, kernels::load_model(s.model.path));
   if (scheme.block_tokens != model->config.sliding_window) {
-    log::info("prompts are not cached: the store has blocks of {} tokens, the model pages of {}", scheme.block_tokens,
+    log::warn("prompts are not cached: the store has blocks of {} tokens, the model pages of {}", scheme.block_tokens,
               model->config.sliding_window);
     return std::optional<kv::hash_scheme>{};
   }
