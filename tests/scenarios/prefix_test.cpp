@@ -42,6 +42,10 @@ class prefix : public testing::Test {
                          "decode.ep=4"});
     o.insert(o.end(), more.begin(), more.end());
     auto c = std::make_unique<live_cluster>(o);
+    if (!c->ready) {  // seen once in some hundred starts, cause unknown: what it says is kept for whoever finds it
+      std::printf("a start has failed: %s\n", c->output().c_str());
+      c = std::make_unique<live_cluster>(o);
+    }
     EXPECT_TRUE(c->ready) << c->output();
     return c;
   }
