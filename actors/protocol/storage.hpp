@@ -439,10 +439,12 @@ struct kv_welcome {
   std::string address;           // on the data plane
   std::vector<kv_target_entry> targets;
   any_handle index, scrubber;
+  any_handle tier;                 // a kv_tier (tier.hpp); null: it keeps no window snapshots
   std::vector<std::string> notes;  // what was found at open, for people
   bool operator==(const kv_welcome&) const = default;
 };
-TROUPE_FIELDS(kv_welcome, outcome, scheme, data, parity, seat, seats, disks, address, targets, index, scrubber, notes)
+TROUPE_FIELDS(kv_welcome, outcome, scheme, data, parity, seat, seats, disks, address, targets, index, scrubber, tier,
+              notes)
 
 struct storage_query {
   bool operator==(const storage_query&) const = default;
@@ -460,11 +462,12 @@ struct storage_report {
   bool scrubbing = false;
   kv::scrub_report scrub;  // of the run, or of the last one
   uint64_t reclaimed = 0;
+  uint64_t snapshots = 0, snapshot_room = 0;  // window snapshots in memory, and for how many it is
   std::string text;
   bool operator==(const storage_report&) const = default;
 };
 TROUPE_FIELDS(storage_report, state, epoch, targets, absent, usage, index, reads_staged, scrubbing, scrub, reclaimed,
-              text)
+              snapshots, snapshot_room, text)
 
 using storage_node_actor = actor_type<answers<kv_hello, kv_welcome>, answers<storage_query, storage_report>,
                                       takes<cluster_view>, answers<drain_request, drain_reply>, takes<tick>>;

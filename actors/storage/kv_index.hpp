@@ -13,8 +13,8 @@ namespace troupe::actors {
 class snapshot_listing {
  public:
   virtual ~snapshot_listing() = default;
-  /// Positions in `chain` of the newest snapshots, at most `limit`, newest first. From the index's handlers.
-  virtual std::vector<size_t> newest(std::span<const kv::block_hash> chain, size_t limit) = 0;
+  /// Positions in `chain` of the newest snapshots, at most `limit`, newest first. Any thread.
+  virtual std::vector<size_t> newest(std::span<const kv::block_hash> chain, size_t limit) const = 0;
 };
 
 /// What an index owner is told at its start. What is pointed to must outlive the actor and everything on the pool.
@@ -24,8 +24,8 @@ struct kv_index_options {
   kv::block_index* index = nullptr;
   kv::worker* blocking = nullptr;
   const kv::unix_clock* wall = nullptr;
-  std::shared_ptr<snapshot_listing> snapshots;  // may be null
-  uint32_t max_open = 4096;                     // questions under way; one more is refused with `exhausted`
+  std::shared_ptr<const snapshot_listing> snapshots;  // may be null
+  uint32_t max_open = 4096;                           // questions under way; one more is refused with `exhausted`
 };
 
 /// Spawns it as a child of `parent`.

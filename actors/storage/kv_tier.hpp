@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/protocol/tier.hpp"
+#include "actors/storage/kv_index.hpp"
 #include "kv/tiers/snapshot_tier.hpp"
 #include "runtime/transport/transport.hpp"
 
@@ -16,6 +17,7 @@ namespace troupe::actors {
 
 /// What a tier is told at its start.
 struct kv_tier_options {
+  std::shared_ptr<void> keep;  // held as long as the actor lives: whoever owns the rest waits for it
   std::shared_ptr<transport::transport> plane;
   kv::snapshot_tier_options tier;               // size of entries, time to live, readers at once
   nanoseconds hold{std::chrono::seconds(10)};   // what a reader has to pull; afterwards its entry may go
@@ -23,12 +25,12 @@ struct kv_tier_options {
 };
 
 /// The tier's entries; the actor writes, an index of the same process looks. Any thread.
-class tier_entries {
+class tier_entries final : public snapshot_listing {
  public:
   tier_entries(const kv::snapshot_tier_options& options, transport::region_ptr region, caf::actor_clock& clock)
       : region_(std::move(region)), clock_(clock), tier_(options, region_->bytes()) {}
-  /// Positions in `chain` of the newest snapshots, at most `limit`, newest first. Extends nothing.
-  std::vector<size_t> newest(std::span<const kv::block_hash> chain, size_t limit) const;
+  /// Extends nothing.
+  std::vector<size_t> newest(std::span<const kv::block_hash> chain, size_t limit) const override;
   /// Calls `f(tier, now)` alone.
   template <class F>
   auto with(F&& f) {

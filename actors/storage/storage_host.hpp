@@ -12,6 +12,7 @@
 #include "kv/store/executor.hpp"
 #include "kv/store/local_owner.hpp"
 #include "kv/store/reclaim.hpp"
+#include "kv/tiers/snapshot_tier.hpp"
 #include "runtime/transport/transport.hpp"
 
 namespace troupe::actors {
@@ -35,6 +36,8 @@ struct opened_storage {
   const kv::unix_clock* wall = nullptr;
   std::shared_ptr<transport::transport> plane;
   uint64_t staging_bytes = 32ull << 20;  // of each target
+  kv::snapshot_tier_options snapshots;   // entry_bytes 0: this node keeps no window snapshots
+  uint64_t snapshot_bytes = 0;           // memory for them
   kv::reclaim_options reclaim;
   kv::client_options client;  // of the node's own client; the seed is drawn already
   uint64_t scrub_bytes_per_s = 0;

@@ -6,6 +6,7 @@
 #include "actors/protocol/messages.hpp"
 #include "actors/storage/actor_executor.hpp"
 #include "actors/storage/kv_index.hpp"
+#include "actors/storage/kv_tier.hpp"
 #include "actors/storage/scrubber.hpp"
 #include "actors/storage/storage_target.hpp"
 #include "actors/storage/store_client.hpp"
@@ -55,6 +56,18 @@ class storage_node_state {
     for (const auto& n : opened_.notes) log::info("storage: {}", n);
     const auto& keep = opened_.keep;
     kv_index_options i;
+    if (opened_.snapshots.entry_bytes > 0) {
+      auto memory = opened_.plane->allocate(opened_.snapshot_bytes);
+      if (!memory) return set(role_state::failed, memory.error().message);
+      kv_tier_options t;
+      t.keep = keep;
+      t.plane = opened_.plane;
+      t.tier = opened_.snapshots;
+      auto tier = spawn_kv_tier(self_, std::move(t), std::move(*memory));
+      tier_ = tier.actor;
+      i.snapshots = tier.entries;
+      children_.push_back(caf::actor_cast<any_handle>(tier_));
+    }
     i.keep = keep;
     i.id = kv::owner_id{opened_.seat + 1};
     i.index = opened_.index;
@@ -188,6 +201,7 @@ class storage_node_state {
     w.targets = entries_;
     w.index = caf::actor_cast<any_handle>(index_);
     w.scrubber = caf::actor_cast<any_handle>(scrubber_);
+    w.tier = caf::actor_cast<any_handle>(tier_);
     w.notes = opened_.notes;
     return w;
   }
@@ -248,6 +262,17 @@ class storage_node_state {
           },
           [settle](const error&) { settle(); });
     }
+    if (tier_) {
+      ++g->open;
+      links_.ask(
+          self_, tier_, limit, tier_query{},
+          [g, settle](const tier_report& r) {
+            g->out.snapshots = r.entries;
+            g->out.snapshot_room = r.capacity;
+            settle();
+          },
+          [settle](const error&) { settle(); });
+    }
     auto p = g->to;
     settle();
     return p;
@@ -276,6 +301,7 @@ class storage_node_state {
           [settle](const error&) mutable { settle(); });
     };
     if (index_) ask(index_);
+    if (tier_) ask(tier_);
     for (const auto& t : targets_) ask(t);
     settle();
     return p;
@@ -293,6 +319,7 @@ class storage_node_state {
   group_epoch group_;
   cluster_view view_;
   kv_index_actor index_;
+  kv_tier_actor tier_;  // null: this node keeps no window snapshots
   std::vector<storage_target_actor> targets_;
   std::vector<kv_target_entry> entries_;
   uint32_t absent_ = 0;

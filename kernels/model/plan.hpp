@@ -44,6 +44,8 @@ struct model_plan {
   uint32_t window = 0;
   /// Tokens that exact replay runs: (E + 1) * W rebuilds the windows of the encoder and of the first decoder layer.
   uint32_t exact_replay() const { return (encoder_layers + 1) * window; }
+  /// Bytes of a window snapshot: the windows of the encoder and of the first decoder layer.
+  uint64_t snapshot_bytes() const { return uint64_t{encoder_layers + 1} * window * window_record_bytes; }
 };
 
 /// unsupported if a drafter feature comes from an encoder layer, whose rows decoder replay does not keep.

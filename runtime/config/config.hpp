@@ -92,8 +92,8 @@ struct storage_section {
   std::string path, durability;
   std::string fingerprint;
   uint32_t data, parity, targets, io_threads, high_mark, low_mark, nodes, disks, block_tokens;
-  uint64_t chunk, capacity, window, staging, scrub_rate;
-  std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after, repair_after, scrub_every;
+  uint64_t chunk, capacity, window, staging, scrub_rate, snapshots;
+  std::chrono::nanoseconds agent_ttl, chatbot_ttl, ttl_step, hedge_after, repair_after, scrub_every, snapshot_ttl;
 };
 
 /// Reuse of earlier prompts' keys and values, through the storage nodes of the cluster.

@@ -255,7 +255,11 @@ const section<storage_section>& storage_table() {
        duration<s>("repair_after", &s::repair_after, 10min, 1s, 24h,
                    "When storage nodes come or go, each node scrubs its extents after so long, and again."),
        duration<s>("scrub_every", &s::scrub_every, 168h, 0s, 87600h,
-                   "Time between two scrubs of a node by itself. 0s: only when asked.")}};
+                   "Time between two scrubs of a node by itself. 0s: only when asked."),
+       size<s>("snapshots", &s::snapshots, 32ull << 20, 0, 1ull << 40,
+               "Memory of a storage node for window snapshots. Less than one of the model's: it keeps none."),
+       duration<s>("snapshot_ttl", &s::snapshot_ttl, 5min, 1s, 24h,
+                   "How long a window snapshot stays after it was written or read.")}};
   return table;
 }
 

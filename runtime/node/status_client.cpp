@@ -55,6 +55,7 @@ std::string for_people(uint64_t bytes) {
 std::string store_text(const storage_report& s) {
   std::string out = fmt::format("{} blocks in {} extents, {} of {} in use", s.index.blocks, s.index.extents,
                                 for_people(s.usage.allocated), for_people(s.usage.capacity));
+  if (s.snapshot_room > 0) out += fmt::format(", {} of {} window snapshots", s.snapshots, s.snapshot_room);
   if (s.absent > 0) out += fmt::format(", {} of {} disks absent", s.absent, s.targets);
   if (s.scrubbing)
     out += fmt::format(", scrubbing: {} extents looked at, {} shards rebuilt", s.scrub.extents, s.scrub.rebuilt);
@@ -296,6 +297,8 @@ std::string as_json(const cluster_picture& p) {
                            {"allocated_bytes", x.usage.allocated},
                            {"capacity_bytes", x.usage.capacity},
                            {"shards", x.usage.shards},
+                           {"snapshots", x.snapshots},
+                           {"snapshot_room", x.snapshot_room},
                            {"reclaimed_extents", x.reclaimed},
                            {"scrubbing", x.scrubbing},
                            {"scrubbed_extents", x.scrub.extents},

@@ -92,6 +92,13 @@ result<void> check_same(const std::string& file, const node_facts& is, const nod
   return kv::check_same_scheme(wanted.layout.scheme, is.layout.scheme, "the storage node in " + file);
 }
 
+// Bytes of a window snapshot of the model; 0 for a store that is not a model's.
+result<uint64_t> snapshot_size(const config::settings& s) {
+  if (!s.storage.fingerprint.empty() && s.storage.block_tokens != 0) return 0;
+  TROUPE_TRY(auto model, kernels::load_model(s.model.path));
+  return model->plan.snapshot_bytes();
+}
+
 }  // namespace
 
 result<kv::hash_scheme> storage_scheme(const config::settings& s) {
@@ -278,6 +285,12 @@ result<actors::opened_storage> storage_host::open_now() {
   out.wall = &kv::system_unix_clock();
   out.plane = plane_;
   out.staging_bytes = c.staging;
+  TROUPE_TRY(const uint64_t snapshot, snapshot_size(settings_));
+  if (snapshot > 0 && snapshot <= c.snapshots) {
+    out.snapshots.entry_bytes = snapshot;
+    out.snapshots.ttl = c.snapshot_ttl;
+    out.snapshot_bytes = c.snapshots / snapshot * snapshot;
+  }
   out.reclaim.high = c.high_mark / 100.0;
   out.reclaim.low = c.low_mark / 100.0;
   out.client.agent_ttl_s = i.agent_ttl_s;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "actors/protocol/tier.hpp"
 #include "tests/actors/storage_world.hpp"
 #include "tests/kv/store/store_fixture.hpp"
 
@@ -73,6 +74,53 @@ TEST(storage, what_is_put_is_matched_and_got) {
       EXPECT_EQ(u.refused, 0u);
     }
   }
+}
+
+TEST(storage, a_match_lists_the_window_snapshots_that_a_node_keeps) {
+  storage_world_options o;
+  o.seed = print_seed(12);
+  o.snapshots.entry_bytes = 5000;
+  storage_world w{o};
+  ASSERT_NO_FATAL_FAILURE(w.wait_ready());
+  const made_chain c(6, 10, 1000);
+  ASSERT_TRUE(w.put(c.put()));
+  auto memory = *w.client_plane().allocate(5000);
+  std::fill(memory->bytes().begin(), memory->bytes().end(), std::byte{7});
+  const tier_put snapshot{1, c.hashes[6], w.client_plane().address(), memory->descriptor().encode(),
+                          0, 5000,        kv::crc32c(memory->bytes())};
+  int listing = 0;
+  for (uint32_t n = 0; n < 3; ++n) {
+    const auto node = caf::actor_cast<storage_node_actor>(w.node(n).actor);
+    kv_hello hello;
+    hello.any_scheme = true;
+    const auto met = w.ask_now<kv_welcome>(node, hello);
+    ASSERT_TRUE(met.outcome.ok() && met.tier) << met.outcome.text;
+    const auto kept = w.ask_now<ack>(caf::actor_cast<kv_tier_actor>(met.tier), snapshot);
+    ASSERT_TRUE(kept.outcome.ok()) << kept.outcome.text;
+    const auto report = w.ask_now<storage_report>(node, storage_query{});
+    EXPECT_EQ(report.snapshots, 1u);
+    EXPECT_EQ(report.snapshot_room, 4u);
+    kv_match m;
+    m.from.epoch = report.epoch;
+    m.slots = {0};
+    m.counts = {10};
+    m.hashes = pack(c.hashes);
+    m.limit = 10;
+    const auto index = caf::actor_cast<kv_index_actor>(met.index);
+    auto found = w.ask_now<kv_match_reply>(index, m);
+    ASSERT_TRUE(found.outcome.ok()) << found.outcome.text;
+    if (found.first_missing == 0) {  // not an owner of the slot
+      EXPECT_TRUE(found.snapshots.empty());
+      continue;
+    }
+    ++listing;
+    EXPECT_EQ(found.first_missing, 10u);
+    EXPECT_EQ(found.snapshots, std::vector<uint64_t>{6});
+    m.limit = 6;
+    found = w.ask_now<kv_match_reply>(index, m);
+    EXPECT_TRUE(found.snapshots.empty()) << "behind the limit";
+  }
+  EXPECT_EQ(listing, 2) << "the owner and its replica";
 }
 
 TEST(storage, a_lost_node_costs_nothing_and_is_taken_back) {

@@ -63,6 +63,8 @@ class storage_world::host final : public storage_host {
     out.wall = &world_.wall;
     out.plane = l->plane;
     out.staging_bytes = o.staging_bytes;
+    out.snapshots = o.snapshots;
+    out.snapshot_bytes = 4 * o.snapshots.entry_bytes;
     out.client.seed = 1000 + static_cast<uint64_t>(v.pid);
     out.keep = l;
     v.open = l;
