@@ -188,7 +188,6 @@ class batch {
   void line_up(uint64_t number);
   void wait_again(uint64_t number);
   void check_prefix(sequence& s) const;
-  uint32_t hit_limit(const sequence& s) const;
   uint32_t hit_blocks(const sequence& s) const { return (s.prefix.reuse + s.prefix.replay) / facts_.window; }
   policies::hit_length_plan hit_of(const sequence& s, uint32_t blocks) const;
   void begin_read(uint64_t number, uint32_t pages);

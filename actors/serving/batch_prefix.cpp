@@ -2,10 +2,9 @@
 #include <algorithm>
 
 #include "actors/serving/batch.hpp"
+#include "actors/serving/prefix_hit.hpp"
 #include "kv/extent/extent.hpp"
-#include "policies/hit_length.hpp"
 #include "policies/read_race.hpp"
-#include "policies/resume.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::actors {
@@ -14,12 +13,6 @@ void batch::use_cache(const prefix_options& options) {
   TROUPE_CHECK(sequences_.empty(), "the cache is set before the first request");
   cache_ = options;
   cache_->store = nullptr;  // the rank's business
-}
-
-uint32_t batch::hit_limit(const sequence& s) const {
-  return policies::plan_resume(
-             {s.prompt_length, static_cast<uint32_t>(s.known.size()), facts_.window, facts_.decoder_layers})
-      .hit_limit;
 }
 
 // What a front says is looked at: a chain that does not fit is not used, a hit that does not fit is a miss.
@@ -33,20 +26,13 @@ void batch::check_prefix(sequence& s) const {
     return;
   }
   const uint64_t end = uint64_t{p.reuse} + p.replay;
-  if (p.reuse == 0 || p.reuse % w != 0 || p.replay % w != 0 || end / w > p.chain.size() || end > hit_limit(s))
+  if (p.reuse == 0 || p.reuse % w != 0 || p.replay % w != 0 || end / w > p.chain.size() ||
+      end > prefix_hit_limit(facts_, s.prompt_length, static_cast<uint32_t>(s.known.size())))
     p.reuse = p.replay = 0;
 }
 
 policies::hit_length_plan batch::hit_of(const sequence& s, uint32_t blocks) const {
-  policies::hit_length_input in;
-  in.prompt_tokens = static_cast<uint32_t>(s.known.size());
-  in.block_hit_tokens = blocks * facts_.window;
-  in.block = facts_.window;
-  in.hit_limit = hit_limit(s);
-  in.exact = cache_->exact;
-  in.encoder_layers = facts_.encoder_layers;
-  auto hit = policies::plan_hit_length(in);
-  return hit ? std::move(*hit) : policies::hit_length_plan{0, 0, hit.error().message};
+  return prefix_hit(facts_, s.prompt_length, static_cast<uint32_t>(s.known.size()), blocks, cache_->exact);
 }
 
 // Given up for want of pages: what was written back of it is read when it starts again.

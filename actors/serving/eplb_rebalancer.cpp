@@ -5,20 +5,21 @@
 
 #include "actors/protocol/front.hpp"
 #include "actors/protocol/messages.hpp"
-#include "actors/protocol/own_thread.hpp"
+#include "actors/storage/actor_executor.hpp"
 #include "policies/eplb.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
 
-enum eplb_timer : uint8_t { eplb_poll_timer = 1 };
+enum eplb_timer : uint8_t { eplb_poll_timer = 1, eplb_planned = 2 };
 constexpr auto eplb_answer_in = std::chrono::seconds(2);  // to a question that needs no work
 
-enum class eplb_phase : uint8_t { idle, resolving, reading, counting, collecting, staging, flipping };
+enum class eplb_phase : uint8_t { idle, resolving, reading, counting, collecting, planning, staging, flipping };
 
 const char* text_of(eplb_phase p) {
-  constexpr const char* names[] = {"idle", "resolving", "reading", "counting", "collecting", "staging", "flipping"};
+  constexpr const char* names[] = {"idle",       "resolving", "reading", "counting",
+                                   "collecting", "planning",  "staging", "flipping"};
   return names[static_cast<size_t>(p)];
 }
 
@@ -26,7 +27,9 @@ class eplb_rebalancer_state {
  public:
   using interface = eplb_rebalancer_actor;
   static inline const char* name = "eplb_rebalancer";
-  explicit eplb_rebalancer_state(interface::pointer self) : self_(self), links_(self) {}
+  explicit eplb_rebalancer_state(interface::pointer self)
+      : self_(self), links_(self), home_(std::make_shared<actor_executor>(self, eplb_planned)) {}
+  ~eplb_rebalancer_state() { home_->close(); }
 
   interface::behavior_type make_behavior(role_assignment assignment, node_identity identity, directory_actor directory,
                                          expert_shard_actor own, eplb_options options) {
@@ -34,7 +37,7 @@ class eplb_rebalancer_state {
     identity_ = identity;
     directory_ = std::move(directory);
     own_ = std::move(own);
-    options_ = options;
+    options_ = std::move(options);
     out_.group = assignment_.group;
     out_.interval = options_.interval;
     return {
@@ -44,7 +47,7 @@ class eplb_rebalancer_state {
           return out_;
         },
         [this](const tick& t) {
-          if (!poll_timer_.fired(t)) return;
+          if (home_->run(t) || !poll_timer_.fired(t)) return;
           poll_timer_.arm(self_, options_.poll);
           look();
         },
@@ -212,11 +215,10 @@ class eplb_rebalancer_state {
   void decide(const std::vector<load_report>& reports) {
     out_.window = 0;
     ++out_.looks;
-    const auto ranks = static_cast<uint32_t>(reports.size());
     policies::eplb_input in;
     in.current = slots_;
     in.slots = static_cast<uint32_t>(slots_.front().size());
-    in.gpus = ranks;
+    in.gpus = static_cast<uint32_t>(reports.size());
     in.max_moves = options_.max_moves;
     in.min_gain = options_.min_gain;
     in.weights.resize(slots_.size());
@@ -233,11 +235,23 @@ class eplb_rebalancer_state {
       }
     }
     if (whole) out_.lb_measured = measured_lb(reports);
-    auto plan = policies::plan_eplb(in);
+    if (!options_.planner) return planned(in, policies::plan_eplb(in));
+    phase_ = eplb_phase::planning;
+    auto shared = std::make_shared<const policies::eplb_input>(std::move(in));
+    std::function<void(const result<policies::eplb_plan>&)> done =
+        now_only([this, shared](const result<policies::eplb_plan>& plan) { planned(*shared, plan); });
+    const bool taken = options_.planner->submit([shared, done, home = home_] {
+      auto plan = std::make_shared<const result<policies::eplb_plan>>(policies::plan_eplb(*shared));
+      home->post([done, plan] { done(*plan); });
+    });
+    if (!taken) trouble("too many plans are being made");
+  }
+
+  void planned(const policies::eplb_input& in, const result<policies::eplb_plan>& plan) {
     if (!plan) return trouble(plan.error().message);
     out_.lb_before = out_.lb_after = 0;
     for (size_t l = 0; l < slots_.size(); ++l) {
-      out_.lb_before += policies::eplb_lb(in.weights[l], slots_[l], ranks) / static_cast<double>(slots_.size());
+      out_.lb_before += policies::eplb_lb(in.weights[l], slots_[l], in.gpus) / static_cast<double>(slots_.size());
       out_.lb_after += plan->lb[l] / static_cast<double>(slots_.size());
     }
     out_.text = plan->reason;
@@ -246,7 +260,7 @@ class eplb_rebalancer_state {
       phase_ = eplb_phase::counting;
       return publish();
     }
-    stage(std::move(plan->phy2log));
+    stage(plan->phy2log);
   }
 
   // Mean over the layers of busiest over mean rank, in rows that came.
@@ -338,6 +352,7 @@ class eplb_rebalancer_state {
 
   interface::pointer self_;
   peer_links links_;
+  std::shared_ptr<actor_executor> home_;  // where plans come back to
   role_assignment assignment_;
   node_identity identity_;
   directory_actor directory_;
@@ -360,10 +375,8 @@ class eplb_rebalancer_state {
 eplb_rebalancer_actor spawn_eplb_rebalancer(caf::local_actor* parent, const role_assignment& assignment,
                                             const node_identity& identity, directory_actor directory,
                                             expert_shard_actor own, eplb_options options) {
-  if (options.own_thread)
-    return spawn_on_own_thread<eplb_rebalancer_state>(parent, assignment, identity, std::move(directory),
-                                                      std::move(own), options);
-  return spawn<eplb_rebalancer_state>(parent, assignment, identity, std::move(directory), std::move(own), options);
+  return spawn<eplb_rebalancer_state>(parent, assignment, identity, std::move(directory), std::move(own),
+                                      std::move(options));
 }
 
 }  // namespace troupe::actors

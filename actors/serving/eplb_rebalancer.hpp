@@ -2,8 +2,8 @@
 // (policies/eplb) and moves the group to it while it serves. Every rank has one; the first rank's of the group view
 // works, the others wait for their turn.
 //
-//   idle -> resolving -> reading -> counting -> collecting -> staging -> flipping -> counting ...
-//                           ^______________ a move that is given up ____|
+//   idle -> resolving -> reading -> counting -> collecting -> planning -> staging -> flipping -> counting ...
+//                           ^_____________________ a move that is given up ____________|
 //
 // A move ends in one of three ways: every rank says that it is in force; or, before any rank was told to flip, it is
 // given up (a rank refuses, or does not finish within move_timeout, which the report then names); or the group view
@@ -11,8 +11,11 @@
 // it to all ranks.
 #pragma once
 
+#include <memory>
+
 #include "actors/cluster/role_factory.hpp"
 #include "actors/protocol/eplb.hpp"
+#include "kv/store/executor.hpp"
 
 namespace troupe::actors {
 
@@ -24,7 +27,8 @@ struct eplb_options {
   double min_gain = 0.01;                              // a move must take this much of the busiest ranks' rows away
   nanoseconds move_timeout{std::chrono::seconds(30)};  // for all ranks to load, and again to flip
   nanoseconds poll{std::chrono::milliseconds(500)};    // how often the steps are looked at
-  bool own_thread = false;  // plan on a thread of its own: it takes up to a quarter of a second at 64 ranks
+  std::shared_ptr<kv::worker> planner;                 // where plans are made, which takes up to a quarter of a second
+                                                       // at 64 ranks; null: in the actor's handler
 };
 
 /// Spawns it as a child of `parent`. `own` is the shard of its own rank; the others come from the directory.

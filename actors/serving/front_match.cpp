@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "policies/hit_length.hpp"
-#include "policies/resume.hpp"
+#include "actors/serving/prefix_hit.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::actors {
@@ -41,23 +40,10 @@ prefix_plan front_match::plan(const front_request& r, const kernels::model_facts
   p.salt = r.what.salt;
   p.traffic = static_cast<kv::traffic_class>(r.what.traffic);
   if (!p.active || r.stored == 0) return p;
-  policies::hit_length_input in;
-  in.prompt_tokens = known;
-  in.block_hit_tokens = r.stored * facts.window;
-  in.block = facts.window;
-  in.hit_limit =
-      policies::plan_resume({static_cast<uint32_t>(r.what.prompt.size()), known, facts.window, facts.decoder_layers})
-          .hit_limit;
-  in.exact = options_.exact;
-  in.encoder_layers = facts.encoder_layers;
-  const auto hit = policies::plan_hit_length(in);
-  if (!hit) {
-    log::warn("entrypoint: request {}: {}", r.what.id, hit.error().message);
-    return p;
-  }
-  log::debug("entrypoint: request {}: {} blocks are stored, {}", r.what.id, r.stored, hit->reason);
-  p.reuse = hit->reuse;
-  p.replay = hit->replay;
+  const auto hit = prefix_hit(facts, static_cast<uint32_t>(r.what.prompt.size()), known, r.stored, options_.exact);
+  log::debug("entrypoint: request {}: {} blocks are stored, {}", r.what.id, r.stored, hit.reason);
+  p.reuse = hit.reuse;
+  p.replay = hit.replay;
   return p;
 }
 

@@ -75,7 +75,8 @@ class live_roles final : public actors::role_factory {
         eplb.max_moves = settings_.eplb.max_moves;
         eplb.min_gain = settings_.eplb.min_gain / 100.0;
         eplb.move_timeout = settings_.eplb.move_timeout;
-        eplb.own_thread = true;
+        if (!planner_) planner_ = std::make_shared<kv::io_pool>(1, 64);
+        eplb.planner = planner_;
         auto* link = link_to_store(assignment);
         if (link) scheduler.prefix = link->options();
         auto out = actors::start_rank_role(context, std::move(host), scheduler, eplb);
@@ -141,6 +142,7 @@ class live_roles final : public actors::role_factory {
   const bool reachable_;
   const std::string http_;
   std::optional<kv::hash_scheme> cache_;
+  std::shared_ptr<kv::worker> planner_;  // of this process's rebalancers
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<store_link>> links_;     // by seat
   std::vector<std::unique_ptr<store_link>> retired_links_;       // one per incarnation whose client has not ended yet

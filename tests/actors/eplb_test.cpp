@@ -84,6 +84,37 @@ TEST(eplb, moves_when_a_window_is_full) {
   EXPECT_LT(r.lb_after, 1.1);
 }
 
+// Plans are made elsewhere: until one comes back nothing moves, and one that a new group view has made old is ignored.
+TEST(eplb, a_plan_that_takes_long_holds_nothing_up_and_an_old_one_is_ignored) {
+  struct held_worker final : kv::worker {
+    bool submit(kv::task t) override {
+      tasks.push_back(std::move(t));
+      return true;
+    }
+    std::vector<kv::task> tasks;
+  };
+  auto work = std::make_shared<held_worker>();
+  auto o = balanced(78, 3);
+  o.balance.planner = work;
+  sim_cluster c{o};
+  c.wait_ready();
+  EXPECT_TRUE(serve_until(c, [&] { return !work->tasks.empty(); }));
+  EXPECT_EQ(report(c).phase, "planning");
+  const auto view = report(c).view;
+  c.crash("decode-2", sim::crash_kind::killed);
+  EXPECT_TRUE(serve_until(c, [&] { return report(c).view > view; }));
+  EXPECT_TRUE(serve_until(c, [&] { return work->tasks.size() > 1; })) << "the new group looks again";
+  work->tasks[0]();
+  c.run_for(seconds(1));
+  auto r = report(c);
+  EXPECT_EQ(r.phase, "planning") << "the old plan changes nothing";
+  EXPECT_EQ(r.moves, 0u);
+  work->tasks[1]();
+  EXPECT_TRUE(serve_until(c, [&] { return report(c).moves > 0 || work->tasks.size() > 2; }));
+  for (size_t i = 2; i < work->tasks.size(); ++i) work->tasks[i]();
+  finish_all(c);
+}
+
 TEST(eplb, a_rank_that_does_not_finish_is_named_and_the_move_given_up) {
   bool hangs = true;
   auto o = balanced(72);
