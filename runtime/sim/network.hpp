@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/sim/coordinator.hpp"
+#include "runtime/sim/fault_target.hpp"
 
 namespace troupe::sim {
 
@@ -29,9 +30,6 @@ struct link_options {
   nanoseconds jitter{std::chrono::microseconds(20)};
   double bytes_per_ns = 1.0;
 };
-
-/// How a crash looks from outside.
-enum class crash_kind : uint8_t { killed, silent };
 
 /// Not thread safe. Make it after the actor_system, destroy it before.
 class network {
