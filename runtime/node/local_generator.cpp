@@ -14,7 +14,7 @@
 #include "runtime/node/actor_net.hpp"
 #include "runtime/node/engine_host.hpp"
 #include "runtime/node/entrypoint_generator.hpp"
-#include "runtime/node/roles.hpp"
+#include "runtime/node/live_parts.hpp"
 
 namespace troupe::node {
 namespace {
@@ -112,8 +112,8 @@ class local_generator final : public gateway::generator {
     d.wanted = {{role::front, "front", 1}, {role::decode, "decode-0", 1}};
     director_ = spawn_director(system, system.node(), nullptr, std::move(d));
     directory_ = spawn_on<table_directory>(system, system.node(), nullptr, agents_);
-    factory_ = make_role_factory(
-        settings_, [this](entrypoint_actor e) { inner_.attach(std::move(e)); }, false);
+    factory_ = make_role_factory(settings_, make_live_parts(settings_, false),
+                                 [this](entrypoint_actor e) { inner_.attach(std::move(e)); });
     for (const char* seat : {"front/0", "decode-0/0"}) {
       node_agent_options a;
       a.self.cluster = settings_.cluster.name;

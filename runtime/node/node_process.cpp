@@ -15,7 +15,7 @@
 #include "runtime/node/actor_net.hpp"
 #include "runtime/node/directory.hpp"
 #include "runtime/node/front.hpp"
-#include "runtime/node/roles.hpp"
+#include "runtime/node/live_parts.hpp"
 #include "runtime/node/signals.hpp"
 
 namespace troupe::node {
@@ -76,12 +76,7 @@ class process {
     auto& system = net_.system();
     config::address reached;
     if (is_director()) {
-      actors::director_options d;
-      d.cluster = settings_.cluster.name;
-      d.epoch = cluster_epoch{static_cast<uint64_t>(wall_seconds())};  // grows from start to start
-      d.wanted = wanted_groups(settings_);
-      d.heartbeat = settings_.cluster.heartbeat;
-      d.lost_after = settings_.cluster.lost_after;
+      auto d = director_options_of(settings_, cluster_epoch{static_cast<uint64_t>(wall_seconds())});
       director_ = actors::spawn_director(system, system.node(), nullptr, std::move(d));
       TROUPE_TRY(reached, net_.publish(director_, settings_.director.listen));
     }
@@ -101,11 +96,11 @@ class process {
       log::info("{} is served at http://{}/v1", front_->model(), front_->address());
     }
     factory_ = make_role_factory(
-        settings_,
+        settings_, make_live_parts(settings_, true),
         [this](actors::entrypoint_actor e) {
           if (front_) front_->attach(std::move(e));
         },
-        true, front_ ? front_->address() : "");
+        front_ ? front_->address() : "");
     actors::node_agent_options a;
     a.self.cluster = settings_.cluster.name;
     a.self.name = request_.seat.empty() ? fmt::format("node-{}", getpid()) : process_name(request_.seat);

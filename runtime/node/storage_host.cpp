@@ -19,6 +19,7 @@
 #include "kv/store/directory.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
+#include "runtime/node/store_options.hpp"
 #include "runtime/transport/process_transport.hpp"
 
 namespace troupe::node {
@@ -33,8 +34,6 @@ constexpr const char* accept_file = "accept-empty";
 constexpr const char* index_mark = "index-complete";  // in the database: it has not been lost since the node was made
 
 std::string disk_folder(const std::string& dir, uint32_t disk) { return fmt::format("{}/disk-{:02}", dir, disk + 1); }
-
-int64_t seconds_of(nanoseconds d) { return std::chrono::duration_cast<std::chrono::seconds>(d).count(); }
 
 // What a node is. The layout in it is that of a store in a directory, with all targets of the cluster.
 struct node_facts {
@@ -247,16 +246,8 @@ result<actors::opened_storage> storage_host::open_now() {
   pool_ = std::make_unique<kv::io_pool>(c.io_threads, 65'536);
 
   out.scheme = wanted.layout.scheme;
-  out.data = c.data;
-  out.parity = c.parity;
-  out.seat = seat_;
-  out.seats = c.nodes;
-  out.disks = c.disks;
-  kv::index_options i;
-  i.agent_ttl_s = seconds_of(c.agent_ttl);
-  i.chatbot_ttl_s = seconds_of(c.chatbot_ttl);
-  i.step_s = seconds_of(c.ttl_step);
-  i.sync = c.durability == "power" ? kv::sync_write::yes : kv::sync_write::no;
+  describe_storage(c, seat_, out);
+  const kv::index_options i = index_options_of(c);
   TROUPE_TRY(index_, kv::block_index::open(*database_, i, kv::system_unix_clock().now(), steady_clock().now()));
   if (auto disks = open_disks(out); !disks) return fail(disks.error());
   marks_.tell(*database_, present_);
@@ -284,21 +275,13 @@ result<actors::opened_storage> storage_host::open_now() {
   out.blocking = pool_.get();
   out.wall = &kv::system_unix_clock();
   out.plane = plane_;
-  out.staging_bytes = c.staging;
   TROUPE_TRY(const uint64_t snapshot, snapshot_size(settings_));
   if (snapshot > 0 && snapshot <= c.snapshots) {
     out.snapshots.entry_bytes = snapshot;
     out.snapshots.ttl = c.snapshot_ttl;
     out.snapshot_bytes = c.snapshots / snapshot * snapshot;
   }
-  out.reclaim.high = c.high_mark / 100.0;
-  out.reclaim.low = c.low_mark / 100.0;
-  out.client.agent_ttl_s = i.agent_ttl_s;
-  out.client.chatbot_ttl_s = i.chatbot_ttl_s;
-  out.client.step_s = i.step_s;
-  out.client.read_window = out.client.write_window = c.window;
   out.client.seed = entropy_seed();
-  out.scrub_bytes_per_s = c.scrub_rate;
   return out;
 }
 

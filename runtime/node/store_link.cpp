@@ -4,6 +4,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/node/storage_host.hpp"
+#include "runtime/node/store_options.hpp"
 #include "runtime/transport/process_transport.hpp"
 
 namespace troupe::node {
@@ -27,14 +28,20 @@ result<std::optional<kv::hash_scheme>> cache_scheme(const config::settings& s) {
   return std::optional(scheme);
 }
 
-store_link::store_link(const config::settings& s, const kv::hash_scheme& scheme) : settings_(s) {
+actors::prefix_options prefix_options_of(const config::settings& s) {
+  actors::prefix_options o;
+  o.exact = s.engine.replay == "exact";
+  o.match_timeout = s.cache.match_timeout;
+  o.read_at_least = s.cache.read_at_least;
+  o.read_at_most = s.cache.read_at_most;
+  o.writes = s.cache.writes;
+  return o;
+}
+
+store_link::store_link(const config::settings& s, const kv::hash_scheme& scheme)
+    : settings_(s), options_(prefix_options_of(s)) {
   options_.store = actors::make_prefix_store(session_);
   options_.scheme = scheme;
-  options_.exact = s.engine.replay == "exact";
-  options_.match_timeout = s.cache.match_timeout;
-  options_.read_at_least = s.cache.read_at_least;
-  options_.read_at_most = s.cache.read_at_most;
-  options_.writes = s.cache.writes;
 }
 
 result<std::unique_ptr<store_link>> store_link::make(const config::settings& s, const kv::hash_scheme& scheme) {
@@ -49,7 +56,6 @@ result<std::unique_ptr<store_link>> store_link::make(const config::settings& s, 
 }
 
 void store_link::start(const actors::role_context& context, actors::role_actors& role) {
-  const auto& s = settings_.storage;
   actors::store_client_options c;
   ++users_->count;
   c.keep = std::shared_ptr<void>(this, [u = users_](void*) {
@@ -63,13 +69,9 @@ void store_link::start(const actors::role_context& context, actors::role_actors&
   c.compute = pool_.get();
   c.wall = &kv::system_unix_clock();
   c.scheme = options_.scheme;
+  c.client = client_options_of(settings_.storage);
   c.client.seed = entropy_seed();
-  c.client.hedge_after = s.hedge_after;
   c.client.read_window = c.client.write_window = link_window;
-  const auto seconds = [](nanoseconds d) { return std::chrono::duration_cast<std::chrono::seconds>(d).count(); };
-  c.client.agent_ttl_s = seconds(s.agent_ttl);
-  c.client.chatbot_ttl_s = seconds(s.chatbot_ttl);
-  c.client.step_s = seconds(s.ttl_step);
   c.staging_bytes = link_staging;
   auto client = actors::spawn_store_client(context.parent, session_, std::move(c));
   role.viewers.push_back(client);
