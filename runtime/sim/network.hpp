@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "runtime/sim/coordinator.hpp"
-#include "runtime/sim/fault_target.hpp"
 
 namespace troupe::sim {
 
@@ -30,6 +29,10 @@ struct link_options {
   nanoseconds jitter{std::chrono::microseconds(20)};
   double bytes_per_ns = 1.0;
 };
+
+/// How a crash looks from outside: the peers are told after one latency (the process was killed), or hear nothing (the
+/// host is gone).
+enum class crash_kind : uint8_t { killed, silent };
 
 /// Not thread safe. Make it after the actor_system, destroy it before.
 class network {
