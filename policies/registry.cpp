@@ -17,6 +17,7 @@ std::span<const policy_entry> registry() {
     add_cluster_entries(v);
     add_storage_entries(v);
     add_serving_entries(v);
+    add_simulation_entries(v);
     add_speculation_entries(v);
     std::sort(v.begin(), v.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     for (size_t i = 1; i < v.size(); ++i)

@@ -14,6 +14,7 @@ void add_expert_entries(std::vector<policy_entry>& out);
 void add_prefill_entries(std::vector<policy_entry>& out);
 void add_placement_entries(std::vector<policy_entry>& out);
 void add_serving_entries(std::vector<policy_entry>& out);
+void add_simulation_entries(std::vector<policy_entry>& out);
 void add_speculation_entries(std::vector<policy_entry>& out);
 
 }  // namespace troupe::policies
