@@ -2,42 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <list>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "kv/extent/footer.hpp"
+#include "kv/replay/lru.hpp"
 #include "policies/ttl.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::kv {
-namespace {
-
-// Blocks by how long ago they were touched.
-template <class Id>
-class lru {
- public:
-  explicit lru(uint64_t room) : room_(room) {}
-  bool contains(const Id& id) const { return where_.contains(id); }
-  void touch(const Id& id) {
-    if (const auto at = where_.find(id); at != where_.end()) {
-      order_.splice(order_.end(), order_, at->second);
-      return;
-    }
-    where_.emplace(id, order_.insert(order_.end(), id));
-    if (room_ == 0 || where_.size() <= room_) return;
-    where_.erase(order_.front());
-    order_.pop_front();
-  }
-
- private:
-  const uint64_t room_;  // 0: no limit
-  std::list<Id> order_;
-  std::unordered_map<Id, typename std::list<Id>::iterator> where_;
-};
-
-}  // namespace
-
 result<replay_counts> replay_blocks(std::span<const trace_request> trace, const replay_limits& limits) {
   if (limits.ttl_ms < 0) return fail(errc::invalid_argument, "ttl {} ms: a positive time expected", limits.ttl_ms);
   if (limits.ttl_ms > 0 && limits.lru_blocks > 0)

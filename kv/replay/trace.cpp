@@ -1,5 +1,6 @@
 #include "kv/replay/trace.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -58,6 +59,20 @@ result<std::vector<trace_request>> read_trace_file(const std::string& path) {
   std::ifstream in(path);
   if (!in) return fail(errc::io, "{}: cannot be read", path);
   return read_trace(in, path);
+}
+
+uint64_t trace_ids(const std::vector<trace_request>& trace) {
+  uint64_t out = 0;
+  for (const auto& r : trace)
+    for (const uint64_t id : r.ids) out = std::max(out, id + 1);
+  return out;
+}
+
+int64_t trace_lap_ms(const std::vector<trace_request>& trace) {
+  const auto n = static_cast<int64_t>(trace.size());
+  if (n <= 1) return 1;
+  const int64_t span = trace.back().timestamp_ms - trace.front().timestamp_ms;
+  return std::max<int64_t>(1, span + span / (n - 1));
 }
 
 }  // namespace troupe::kv

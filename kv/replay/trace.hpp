@@ -30,4 +30,11 @@ result<std::vector<trace_request>> read_trace(std::istream& in, const std::strin
 /// The same from a file; io if it cannot be read.
 result<std::vector<trace_request>> read_trace_file(const std::string& path);
 
+/// Different ids of the trace are below this: a further lap of it adds a multiple to stay apart.
+uint64_t trace_ids(const std::vector<trace_request>& trace);
+
+/// From a lap's first request to the next lap's, when the trace is looped: as if one more request came after the last,
+/// at the mean distance. At least 1.
+int64_t trace_lap_ms(const std::vector<trace_request>& trace);
+
 }  // namespace troupe::kv

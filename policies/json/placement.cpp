@@ -4,6 +4,7 @@
 #include "policies/json/fields.hpp"
 #include "policies/json/prefill_cost.hpp"
 #include "policies/prefill_place.hpp"
+#include "policies/prefix_place.hpp"
 
 namespace troupe::policies {
 
@@ -122,6 +123,28 @@ struct json_fields<decode_rebalance_plan> {
   }
 };
 
+template <>
+struct json_fields<prefix_candidate> {
+  static auto list() {
+    return std::tuple{required("matched", &prefix_candidate::matched, "blocks of the prompt that its cache has"),
+                      required("missed", &prefix_candidate::missed, "blocks that prompts placed there did not find")};
+  }
+};
+template <>
+struct json_fields<prefix_place_input> {
+  static auto list() {
+    return std::tuple{required("instances", &prefix_place_input::instances, "caches in a fixed order")};
+  }
+};
+template <>
+struct json_fields<prefix_place_plan> {
+  static auto list() {
+    return std::tuple{required("choice", &prefix_place_plan::choice, "index"),
+                      required("score", &prefix_place_plan::score, "of the choice, in blocks"),
+                      required("reason", &prefix_place_plan::reason, "why")};
+  }
+};
+
 namespace {
 
 // On the command line "nobody" is null, not SIZE_MAX.
@@ -183,6 +206,8 @@ void add_placement_entries(std::vector<policy_entry>& out) {
   out.push_back(make_entry<decode_place_input>("decode_place", "which decode rank a request goes to", decode));
   out.push_back(make_entry<decode_rebalance_input>("decode_rebalance", "which requests to move between decode ranks",
                                                    rebalance_decode));
+  out.push_back(make_entry<prefix_place_input>("prefix_place", "which private cache a prompt goes to (for comparison)",
+                                               place_by_prefix));
 }
 
 }  // namespace troupe::policies

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "runtime/base/check.hpp"
+#include "kv/replay/prompt.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::cli {
@@ -13,7 +13,6 @@ namespace {
 constexpr uint32_t most_tokens = 1u << 24;
 // Streams of randomness of a request are numbered from here, one each.
 constexpr uint64_t draws_stream = uint64_t{1} << 32;
-constexpr uint32_t shared_blocks = 16, own_prompts = 17;  // what a token's counter belongs to
 
 uint32_t scaled(uint64_t tokens, uint32_t block) {
   return static_cast<uint32_t>((tokens * block + kv::trace_block_tokens - 1) / kv::trace_block_tokens);
@@ -54,13 +53,7 @@ result<load_plan> load_plan::make(load_options o) {
   if (o.limit == 0 && o.duration == nanoseconds(0) && (o.trace.empty() || o.loop))
     return fail(errc::invalid_argument, "a load needs an end: a number of requests or a duration");
   load_plan p(std::move(o));
-  for (const auto& r : p.options_.trace)
-    for (uint64_t id : r.ids) p.ids_ = std::max(p.ids_, id + 1);
-  if (const auto n = static_cast<int64_t>(p.options_.trace.size()); n > 1) {
-    // As if one more request came after the last, at the mean distance.
-    const int64_t span = p.options_.trace.back().timestamp_ms - p.options_.trace.front().timestamp_ms;
-    p.lap_ms_ = std::max<int64_t>(1, span + span / (n - 1));
-  }
+  if (!p.options_.trace.empty()) p.ids_ = kv::trace_ids(p.options_.trace), p.lap_ms_ = kv::trace_lap_ms(p.options_.trace);
   return p;
 }
 
@@ -110,21 +103,7 @@ std::optional<load_request> load_plan::next() {
 }
 
 std::vector<int32_t> prompt_of(const load_request& r, uint32_t block_tokens, uint32_t vocabulary, uint64_t seed) {
-  TROUPE_CHECK(vocabulary > 3 && block_tokens > 0, "vocabulary {}, {} tokens per block", vocabulary, block_tokens);
-  std::vector<int32_t> out(r.input_tokens);
-  const std::array<uint32_t, 2> key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (uint32_t i = 0; i < r.input_tokens;) {
-    const bool shared = !r.ids.empty();
-    const uint32_t offset = shared ? i % block_tokens : i;
-    const uint64_t owner = shared ? r.ids[std::min<size_t>(i / block_tokens, r.ids.size() - 1)] : r.index;
-    const auto words = philox({static_cast<uint32_t>(owner), static_cast<uint32_t>(owner >> 32), offset / 4,
-                               shared ? shared_blocks : own_prompts},
-                              key);
-    const uint32_t stop = shared ? std::min<uint32_t>(r.input_tokens, i - offset + block_tokens) : r.input_tokens;
-    for (uint32_t w = offset % 4; w < 4 && i < stop; ++w, ++i)
-      out[i] = static_cast<int32_t>(3 + words[w] % (vocabulary - 3));
-  }
-  return out;
+  return kv::trace_prompt(r.ids, r.index, r.input_tokens, block_tokens, vocabulary, seed);
 }
 
 }  // namespace troupe::cli

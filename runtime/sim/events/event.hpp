@@ -192,12 +192,13 @@ inline event process_ended(nanoseconds at, actor_number node, uint64_t role, uin
   return make(at, event_kind::process_ended, node, {role, index});
 }
 
-/// A rank's part of a finished group step: its own cost-model work, how long the step took, what it carried.
-inline event step(nanoseconds at, actor_number rank, uint64_t group, pool_kind pool, nanoseconds work, nanoseconds took,
-                  uint64_t requests, uint64_t tokens) {
-  return make(at, event_kind::step, rank,
+/// A finished step of a lock-step group (one event for all its ranks; a rank by itself is a group of one): cost-model
+/// work of the step summed over its ranks, how long it took, tokens it made or took in.
+inline event step(nanoseconds at, actor_number who, uint64_t group, pool_kind pool, nanoseconds work, nanoseconds took,
+                  uint64_t ranks, uint64_t tokens) {
+  return make(at, event_kind::step, who,
               {group, static_cast<uint64_t>(pool), static_cast<uint64_t>(work.count()),
-               static_cast<uint64_t>(took.count()), requests, tokens});
+               static_cast<uint64_t>(took.count()), ranks, tokens});
 }
 /// Logical experts of a group that no live rank holds.
 inline event expert_account(nanoseconds at, actor_number who, uint64_t group, uint64_t without_copy) {

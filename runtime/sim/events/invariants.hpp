@@ -50,8 +50,8 @@ struct invariant_options {
   nanoseconds owner_grace{std::chrono::seconds(60)};
 };
 
-/// Checks events until the first violation; what comes after one is not judged. Memory: per open request, lease, pool
-/// and unindexed extent; an ended request leaves one bit of 8 bytes.
+/// Checks events until the first violation; what comes after one is not judged. Memory: per open request, lease, pool,
+/// transfer and extent; an ended request leaves about 40 bytes.
 class invariant_checker : public event_sink {
  public:
   explicit invariant_checker(invariant_options options);

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/rng.hpp"
 #include "runtime/sim/faults/plan.hpp"
 
 namespace troupe::sim {
@@ -62,7 +61,8 @@ struct fault_outcome {
   std::optional<nanoseconds> began, ended;  // nothing: its trigger never came, or it lasts
   std::optional<nanoseconds> seen;          // first proof of its effect
   uint64_t proofs = 0;
-  bool took_effect() const { return began.has_value() && seen.has_value(); }
+  uint64_t needed = 1;  // proofs; rolling_restart: one per node
+  bool took_effect() const { return began.has_value() && proofs >= needed; }
 };
 
 /// One run of a plan. Not thread safe.
@@ -99,18 +99,19 @@ class fault_driver {
     fault_outcome out;
     std::optional<nanoseconds> armed;  // begins then
     std::vector<node_ref> peers;
-    std::optional<nanoseconds> flip, end;
+    std::optional<nanoseconds> flip, end;  // next turn of a flap or rolling restart; the end
     uint32_t rolled = 0;
     bool is_cut = false;
   };
   void arm(nanoseconds now);
-  node_ref choose(const fault& f);
-  std::vector<node_ref> peers_of(const fault& f, node_ref target);
+  node_ref choose(size_t i) const;
+  std::vector<node_ref> peers_of(const fault& f, node_ref target) const;
   void begin(size_t i, nanoseconds at, std::vector<fault_action>& out);
+  void turn(size_t i, nanoseconds at, std::vector<fault_action>& out);
+  void finish(size_t i, nanoseconds at, std::vector<fault_action>& out);
 
   fault_plan plan_;
   cluster_shape shape_;
-  rng random_;
   std::vector<state> states_;
   std::vector<uint64_t> loads_[node_roles];
   uint64_t submitted_ = 0, finished_ = 0;

@@ -77,8 +77,8 @@ struct fault {
   fault_target peer{fault_target::pick::everybody};  // partition, flap
   bool one_way = false;                              // partition, flap: only what the target sends is swallowed
   bool silent = false;                               // kill, power_loss: the host is gone, no connection is closed
-  nanoseconds lasts{0};  // until it heals or the process starts again; 0: for good (disk_torn, disk_rot, clock_jump,
-                         // rolling_restart: always 0, they are done at once or end by themselves)
+  nanoseconds lasts{0};  // until it heals or the process starts again; 0: for good (disk_rot, clock_jump and
+                         // rolling_restart have none: they are done at once or end by themselves)
   uint32_t factor = 10;  // slow, disk_slow: 2 to 1,000
   nanoseconds period{std::chrono::seconds(1)};  // flap: half of it cut; rolling_restart: from one node to the next
   uint32_t permille = 1'000;  // disk_torn, disk_lost, step_failure: of operations; disk_rot: of stored runs

@@ -30,7 +30,8 @@ struct workload_request {
   policies::traffic_class traffic = policies::traffic_class::chatbot;
   uint32_t input_tokens = 0;     // >= 1
   uint32_t output_tokens = 0;    // >= 1
-  std::vector<uint64_t> blocks;  // ids, ceil(input_tokens / block_tokens); empty: shares nothing with any other request
+  std::vector<uint64_t> blocks;  // ids, ceil(input_tokens / block_tokens), the last one may be of a partial block;
+                                 // empty: shares nothing with any other request
   std::vector<uint64_t> grown;   // ids of further complete blocks once the output is there; empty where nobody knows
   bool operator==(const workload_request&) const = default;
 };
