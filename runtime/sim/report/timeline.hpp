@@ -20,7 +20,8 @@ struct timeline_bin {
 class timeline {
  public:
   static constexpr size_t most_bins = 600;
-  explicit timeline(int64_t first_width_ns = 100'000'000) : width_(first_width_ns) {}
+  timeline() = default;  // bins of 100 ms at first
+  explicit timeline(int64_t first_width_ns) : width_(first_width_ns) {}
 
   int64_t width() const { return width_; }
   const std::vector<timeline_bin>& bins() const { return bins_; }
@@ -32,7 +33,7 @@ class timeline {
   double work_between(size_t pool, int64_t from, int64_t to) const;
 
  private:
-  int64_t width_;
+  int64_t width_ = 100'000'000;
   std::vector<timeline_bin> bins_;
 };
 
