@@ -104,6 +104,15 @@ struct cache_section {
   std::chrono::nanoseconds match_timeout, read_at_least, read_at_most;
 };
 
+/// How `troupe sim` lets the cluster run in virtual time.
+struct sim_section {
+  sim_section();
+  std::string cost, profile, faults;
+  uint32_t seed, loss, duplication, reordering;
+  uint64_t link_rate, node_rate, control_rate, disk_rate;
+  std::chrono::nanoseconds latency, jitter, disk_latency, load_time;
+};
+
 /// What the processes write about themselves.
 struct log_section {
   log_section();
@@ -123,6 +132,7 @@ struct settings {
   transport_section transport;
   storage_section storage;
   cache_section cache;
+  sim_section sim;
   log_section log;
 };
 

@@ -221,6 +221,7 @@ const section<eplb_section>& eplb_table();
 const section<transport_section>& transport_table();
 const section<storage_section>& storage_table();
 const section<cache_section>& cache_table();
+const section<sim_section>& sim_table();
 const section<log_section>& log_table();
 
 /// Calls f(table, section struct) for every section of `s`, in the order in which they are explained.
@@ -237,6 +238,7 @@ void for_each_section(Settings& s, F&& f) {
   f(transport_table(), s.transport);
   f(storage_table(), s.storage);
   f(cache_table(), s.cache);
+  f(sim_table(), s.sim);
   f(log_table(), s.log);
 }
 

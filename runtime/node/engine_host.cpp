@@ -7,6 +7,7 @@
 #include "kernels/ep/local_group.hpp"
 #include "kernels/model/damage.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/node/roles.hpp"
 #include "runtime/transport/process_transport.hpp"
 
 namespace troupe::node {
@@ -20,23 +21,12 @@ uint32_t usable_context(const kernels::model_config& model, uint32_t limit) {
   return model.max_position_embeddings == 0 ? limit : std::min(limit, model.max_position_embeddings);
 }
 
-kernels::engine_limits limits_of(const config::ranks_section& r, const config::engine_section& e) {
-  kernels::engine_limits l;
-  l.slots = r.slots;
-  l.max_chunk = r.max_chunk;
-  l.max_context = r.max_context;
-  l.pages = r.pages;
-  l.max_draft = e.max_draft;
-  l.threads = r.threads;
-  l.handoffs = r.handoffs;
-  l.micro_batch_rows = r.micro_batch_rows;
-  return l;
-}
-
 }  // namespace
 
 engine_host::engine_host(host_options options)
-    : options_(std::move(options)), limits_(limits_of(options_.rank, options_.engine)), thread_([this] { run(); }) {}
+    : options_(std::move(options)),
+      limits_(engine_limits_of(options_.rank, options_.engine)),
+      thread_([this] { run(); }) {}
 
 engine_host::~engine_host() {
   stop();

@@ -98,6 +98,19 @@ actors::director_options director_options_of(const config::settings& s, cluster_
   return d;
 }
 
+kernels::engine_limits engine_limits_of(const config::ranks_section& r, const config::engine_section& e) {
+  kernels::engine_limits l;
+  l.slots = r.slots;
+  l.max_chunk = r.max_chunk;
+  l.max_context = r.max_context;
+  l.pages = r.pages;
+  l.max_draft = e.max_draft;
+  l.threads = r.threads;
+  l.handoffs = r.handoffs;
+  l.micro_batch_rows = r.micro_batch_rows;
+  return l;
+}
+
 std::shared_ptr<actors::role_factory> make_role_factory(const config::settings& s, std::shared_ptr<role_parts> parts,
                                                         on_entrypoint entrypoint, std::string http) {
   return std::make_shared<configured_roles>(s, std::move(parts), std::move(entrypoint), std::move(http));

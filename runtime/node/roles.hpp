@@ -23,6 +23,9 @@ std::vector<actors::wanted_group> wanted_groups(const config::settings& s);
 /// What the cluster's director is told; `epoch` must grow from start to start.
 actors::director_options director_options_of(const config::settings& s, cluster_epoch epoch);
 
+/// What an engine of these ranks can hold; max_context is the configuration's.
+kernels::engine_limits engine_limits_of(const config::ranks_section& r, const config::engine_section& e);
+
 /// Called with the entrypoint when a front role starts, and with null when it has ended. Thread of the node agent.
 using on_entrypoint = std::function<void(actors::entrypoint_actor)>;
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/sha.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -99,29 +98,6 @@ result<uint64_t> snapshot_size(const config::settings& s) {
 }
 
 }  // namespace
-
-result<kv::hash_scheme> storage_scheme(const config::settings& s) {
-  kv::hash_scheme scheme;
-  std::string fingerprint = s.storage.fingerprint;
-  uint32_t tokens = s.storage.block_tokens;
-  if (fingerprint.empty() || tokens == 0) {
-    TROUPE_TRY(auto model, kernels::load_model(s.model.path));
-    if (tokens == 0) tokens = model->config.sliding_window;
-    if (fingerprint.empty()) {
-      TROUPE_TRY(fingerprint, kernels::fingerprint(*model, "cpu f32", s.engine.replay));
-    }
-  }
-  scheme.block_tokens = tokens;
-  // Any text names something; 64 hex digits stand for themselves, as for `troupe kv put --fingerprint`.
-  const bool hex = fingerprint.size() == 64 && fingerprint.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (hex) {
-    for (size_t i = 0; i < 32; ++i)
-      scheme.fingerprint[i] = static_cast<uint8_t>(std::stoul(fingerprint.substr(2 * i, 2), nullptr, 16));
-  } else {
-    SHA256(reinterpret_cast<const unsigned char*>(fingerprint.data()), fingerprint.size(), scheme.fingerprint.data());
-  }
-  return scheme;
-}
 
 storage_host::storage_host(const config::settings& settings, uint32_t seat)
     : settings_(settings), seat_(seat), dir_(fmt::format("{}/node-{:04}", settings.storage.path, seat)) {}

@@ -78,8 +78,4 @@ class storage_host final : public actors::storage_host {
   std::thread thread_;
 };
 
-/// The hash scheme that a cluster with these settings stores blocks under: the model's window and weights, or what the
-/// storage section says. Errors: those of reading the checkpoint.
-result<kv::hash_scheme> storage_scheme(const config::settings& s);
-
 }  // namespace troupe::node

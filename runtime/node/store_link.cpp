@@ -3,7 +3,6 @@
 #include "kernels/model/model.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
-#include "runtime/node/storage_host.hpp"
 #include "runtime/node/store_options.hpp"
 #include "runtime/transport/process_transport.hpp"
 
@@ -26,16 +25,6 @@ result<std::optional<kv::hash_scheme>> cache_scheme(const config::settings& s) {
     return std::optional<kv::hash_scheme>{};
   }
   return std::optional(scheme);
-}
-
-actors::prefix_options prefix_options_of(const config::settings& s) {
-  actors::prefix_options o;
-  o.exact = s.engine.replay == "exact";
-  o.match_timeout = s.cache.match_timeout;
-  o.read_at_least = s.cache.read_at_least;
-  o.read_at_most = s.cache.read_at_most;
-  o.writes = s.cache.writes;
-  return o;
 }
 
 store_link::store_link(const config::settings& s, const kv::hash_scheme& scheme)

@@ -17,9 +17,6 @@ namespace troupe::node {
 /// nodes, or their blocks are not the model's pages (storage.block_tokens). Errors: those of reading the checkpoint.
 result<std::optional<kv::hash_scheme>> cache_scheme(const config::settings& s);
 
-/// What the configuration says of the cache; store and scheme are the caller's.
-actors::prefix_options prefix_options_of(const config::settings& s);
-
 /// Threads, data plane and client of one role. Destroying it waits until everything of the client has ended: not on an
 /// actor's thread.
 class store_link {

@@ -1,5 +1,9 @@
 #include "runtime/node/store_options.hpp"
 
+#include <openssl/sha.h>
+
+#include "kernels/model/model.hpp"
+
 namespace troupe::node {
 namespace {
 
@@ -45,6 +49,39 @@ actors::storage_times storage_times_of(const config::storage_section& s) {
   t.repair_after = s.repair_after;
   t.scrub_every = s.scrub_every;
   return t;
+}
+
+actors::prefix_options prefix_options_of(const config::settings& s) {
+  actors::prefix_options o;
+  o.exact = s.engine.replay == "exact";
+  o.match_timeout = s.cache.match_timeout;
+  o.read_at_least = s.cache.read_at_least;
+  o.read_at_most = s.cache.read_at_most;
+  o.writes = s.cache.writes;
+  return o;
+}
+
+result<kv::hash_scheme> storage_scheme(const config::settings& s) {
+  kv::hash_scheme scheme;
+  std::string fingerprint = s.storage.fingerprint;
+  uint32_t tokens = s.storage.block_tokens;
+  if (fingerprint.empty() || tokens == 0) {
+    TROUPE_TRY(auto model, kernels::load_model(s.model.path));
+    if (tokens == 0) tokens = model->config.sliding_window;
+    if (fingerprint.empty()) {
+      TROUPE_TRY(fingerprint, kernels::fingerprint(*model, "cpu f32", s.engine.replay));
+    }
+  }
+  scheme.block_tokens = tokens;
+  // Any text names something; 64 hex digits stand for themselves, as for `troupe kv put --fingerprint`.
+  const bool hex = fingerprint.size() == 64 && fingerprint.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (hex) {
+    for (size_t i = 0; i < 32; ++i)
+      scheme.fingerprint[i] = static_cast<uint8_t>(std::stoul(fingerprint.substr(2 * i, 2), nullptr, 16));
+  } else {
+    SHA256(reinterpret_cast<const unsigned char*>(fingerprint.data()), fingerprint.size(), scheme.fingerprint.data());
+  }
+  return scheme;
 }
 
 }  // namespace troupe::node

@@ -41,6 +41,8 @@ class agenda {
     now_ = nanoseconds(std::get<0>(first.key()));
     first.mapped()();
   }
+  /// Moves time on to `t`, before which nothing is due.
+  void pass(nanoseconds t) { now_ = std::max(now_, t); }
   /// Drops everything.
   void clear() { entries_.clear(); }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "runtime/base/check.hpp"
 
@@ -81,11 +82,21 @@ void coordinator::enqueue(caf::resumable* job) {
   jobs_.push_back(job);
 }
 
+void coordinator::hold(const caf::node_id& node, bool on) {
+  std::erase(held_nodes_, node);
+  if (on) return held_nodes_.push_back(node);
+  for (auto* job : std::exchange(held_, {})) jobs_.push_back(job);  // those of other held nodes come back
+}
+
 void coordinator::run_job() {
   const size_t i = random_.below(jobs_.size());
   auto* job = jobs_[i];
   jobs_[i] = jobs_.back();
   jobs_.pop_back();
+  if (!held_nodes_.empty() && job->subtype() == caf::resumable::scheduled_actor) {
+    const auto& node = static_cast<caf::scheduled_actor*>(job)->node();
+    if (std::find(held_nodes_.begin(), held_nodes_.end(), node) != held_nodes_.end()) return held_.push_back(job);
+  }
   ++handled_;
   auto mix = [this](uint64_t x) { hash_ = (hash_ ^ x) * 1099511628211ull; };
   mix(static_cast<uint64_t>(agenda_.now().count()));
@@ -104,15 +115,19 @@ void coordinator::run_job() {
 }
 
 void coordinator::drop_jobs(const std::vector<caf::resumable*>& which) {
-  std::erase_if(jobs_, [&](caf::resumable* job) {
+  auto drop = [&](caf::resumable* job) {
     if (std::find(which.begin(), which.end(), job) == which.end()) return false;
     intrusive_ptr_release(job);
     return true;
-  });
+  };
+  std::erase_if(jobs_, drop);
+  std::erase_if(held_, drop);
 }
 
 void coordinator::stop() {
   clock_.cancel_all();
+  held_nodes_.clear();
+  for (auto* job : std::exchange(held_, {})) jobs_.push_back(job);
   while (has_job()) run_job();  // what ended actors still have in their mailboxes
   clock_.cancel_all();
   actors_.clear();

@@ -53,6 +53,9 @@ class coordinator final : public caf::scheduler::abstract_coordinator {
   /// Takes an actor off the list of runnable ones.
   void drop_jobs(const std::vector<caf::resumable*>& which);
 
+  /// Actors of the node do not run (on), or go on with what they have got meanwhile.
+  void hold(const caf::node_id& node, bool on);
+
   caf::execution_unit* unit() { return &unit_; }
   /// Every actor that ever ran and may still exist, by id.
   const std::map<caf::actor_id, caf::weak_actor_ptr>& actors() const { return actors_; }
@@ -80,6 +83,8 @@ class coordinator final : public caf::scheduler::abstract_coordinator {
   rng random_;
   sim_unit unit_;
   std::vector<caf::resumable*> jobs_;
+  std::vector<caf::node_id> held_nodes_;
+  std::vector<caf::resumable*> held_;  // jobs of their actors
   std::map<caf::actor_id, caf::weak_actor_ptr> actors_;
   uint64_t hash_ = 14695981039346656037ull, handled_ = 0;
 };

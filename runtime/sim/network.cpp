@@ -13,6 +13,18 @@
 
 namespace troupe::sim {
 
+// Encoded, on its way.
+struct network::letter {
+  size_t from = 0, to = 0;
+  caf::node_id from_id, to_id;
+  uint32_t breaks = 0;  // of the connection, when it was sent
+  caf::actor_id target = 0;
+  caf::strong_actor_ptr sender;
+  caf::message_id mid;
+  std::vector<caf::strong_actor_ptr> stages;
+  std::vector<char> bytes;
+};
+
 struct network::backend final : caf::proxy_registry::backend {
   backend(network& n, size_t o) : net(n), owner(o) {}
   caf::strong_actor_ptr make_proxy(caf::node_id nid, caf::actor_id aid) override {
@@ -38,7 +50,7 @@ struct network::proxy final : caf::actor_proxy {
 };
 
 network::network(caf::actor_system& system, agenda& a, uint64_t seed, link_options link)
-    : system_(system), agenda_(a), coordinator_(coordinator::of(system)), random_(seed, 3), link_(link) {}
+    : system_(system), agenda_(a), coordinator_(coordinator::of(system)), times_(a, seed, 3, link, faults_) {}
 
 network::~network() {
   for (size_t i = 0; i < nodes_.size(); ++i) crash(i, crash_kind::silent);
@@ -59,21 +71,22 @@ size_t network::add(const std::string& name) {
   n->name = name;
   n->maker = std::make_unique<backend>(*this, nodes_.size());
   n->proxies = std::make_unique<caf::proxy_registry>(system_, *n->maker);
+  names_[name] = nodes_.size();
   nodes_.push_back(std::move(n));
   give_id(nodes_.size() - 1);
   return nodes_.size() - 1;
 }
 
 size_t network::find(const std::string& name) const {
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i]->name == name) return i;
-  return SIZE_MAX;
+  auto it = names_.find(name);
+  return it == names_.end() ? SIZE_MAX : it->second;
 }
 
 size_t network::node_of(const caf::node_id& id) const {
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i]->id == id) return i;
-  return SIZE_MAX;
+  if (!id || id->implementation_id() != caf::node_id::default_data::class_id) return SIZE_MAX;
+  const auto host = static_cast<const caf::node_id::default_data&>(*id).host_id();  // give_id wrote it
+  const size_t i = (host[0] | size_t{host[1]} << 8) - size_t{1};
+  return i < nodes_.size() && nodes_[i]->id == id ? i : SIZE_MAX;
 }
 
 caf::strong_actor_ptr network::real(caf::actor_id aid) const {
@@ -98,8 +111,8 @@ caf::strong_actor_ptr network::make_proxy(size_t owner, const caf::node_id& nid,
     if (!*alive) return;
     const size_t home = node_of(nid);
     if (home == SIZE_MAX || !nodes_[home]->up) return;  // the node's crash has its own notice
-    agenda_.after(delay(), [=, this] {
-      if (*alive && nodes_[owner]->id == owner_id && !cuts_.contains({home, owner}))
+    agenda_.after(times_.delay(home, owner), [=, this] {
+      if (*alive && nodes_[owner]->id == owner_id && !faults_.is_cut(home, owner))
         nodes_[owner]->proxies->erase(nid, aid, reason);
     });
   };
@@ -110,59 +123,91 @@ caf::strong_actor_ptr network::make_proxy(size_t owner, const caf::node_id& nid,
   return p;
 }
 
-nanoseconds network::delay() {
-  return link_.latency +
-         nanoseconds(static_cast<int64_t>(random_.uniform() * static_cast<double>(link_.jitter.count())));
+uint32_t& network::breaks(size_t from, size_t to) {
+  auto& b = nodes_[from]->breaks;
+  if (b.size() <= to) b.resize(nodes_.size());
+  return b[to];
 }
 
 void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid, caf::mailbox_element_ptr e) {
   auto& source = *nodes_[from];
   const size_t to = node_of(to_id);
   if (!source.up || to == SIZE_MAX) return;
+  auto l = std::make_shared<letter>();
   auto content = e->move_content_to_message();
-  std::vector<char> bytes;
-  caf::binary_serializer out{coordinator_.unit(), bytes};
+  caf::binary_serializer out{coordinator_.unit(), l->bytes};
   auto failed = out(content);
   TROUPE_CHECK(!failed, "a message from {} cannot be encoded", source.name);
   ++messages_;
-  bytes_ += bytes.size();
-  const auto start = std::max(agenda_.now(), source.egress_free);
-  source.egress_free =
-      start + nanoseconds(static_cast<int64_t>(static_cast<double>(bytes.size()) / link_.bytes_per_ns));
-  auto& last = source.last_arrival[to];
-  last = std::max(source.egress_free + delay(), last + nanoseconds(1));  // TCP keeps order
-  agenda_.at(last, [this, alive = alive_, from, from_id = source.id, to, to_id, aid, sender = e->sender, mid = e->mid,
-                    stages = e->stages, bytes = std::move(bytes)]() mutable {
-    if (!*alive || !nodes_[to]->up || nodes_[to]->id != to_id || cuts_.contains({from, to})) return;
-    deliver(from, from_id, to, aid, std::move(sender), mid, std::move(stages), bytes);
+  bytes_ += l->bytes.size();
+  l->from = from;
+  l->to = to;
+  l->from_id = source.id;
+  l->to_id = to_id;
+  l->breaks = breaks(from, to);
+  l->target = aid;
+  l->sender = std::move(e->sender);
+  l->mid = e->mid;
+  l->stages = std::move(e->stages);
+  const auto& o = times_.options();
+  auto drawn = [&](double p) { return p > 0 && times_.random().uniform() < p; };
+  const bool lost = drawn(o.loss), twice = drawn(o.duplication), late = drawn(o.reordering);
+  const auto when = times_.arrival(from, to, l->bytes.size(), late);
+  if (twice) post(when + times_.delay(from, to), l);
+  if (!lost) post(when, std::move(l));
+}
+
+void network::post(nanoseconds when, std::shared_ptr<letter> l) {
+  agenda_.at(when, [this, alive = alive_, l = std::move(l)] {
+    if (!*alive) return;
+    if (faults_.is_cut(l->from, l->to)) return faults_.swallowed(l->from, l->to);
+    faults_.let_through(l->from, l->to, [this, alive, l] {
+      if (*alive && nodes_[l->to]->up && nodes_[l->to]->id == l->to_id && breaks(l->from, l->to) == l->breaks)
+        deliver(*l);
+    });
   });
 }
 
-void network::deliver(size_t from, const caf::node_id& from_id, size_t to, caf::actor_id aid,
-                      caf::strong_actor_ptr sender, caf::message_id mid, std::vector<caf::strong_actor_ptr> stages,
-                      const std::vector<char>& bytes) {
-  if (nodes_[from]->id != from_id) return;  // the connection ended with the sender's old life
+void network::deliver(letter& l) {
+  if (nodes_[l.from]->id != l.from_id) return;  // the connection ended with the sender's old life
   auto* unit = coordinator_.unit();
-  unit->proxy_registry_ptr(nodes_[to]->proxies.get());
+  unit->proxy_registry_ptr(nodes_[l.to]->proxies.get());
   caf::message content;
-  caf::binary_deserializer in{unit, bytes};
+  caf::binary_deserializer in{unit, l.bytes};
   auto failed = in(content);
   unit->proxy_registry_ptr(nullptr);
-  TROUPE_CHECK(!failed, "a message to {} cannot be decoded", nodes_[to]->name);
-  sender = view(to, sender);
-  for (auto& s : stages) s = view(to, s);
-  if (auto target = real(aid)) {
-    target->enqueue(caf::make_mailbox_element(std::move(sender), mid, std::move(stages), std::move(content)), unit);
+  TROUPE_CHECK(!failed, "a message to {} cannot be decoded", nodes_[l.to]->name);
+  auto sender = view(l.to, l.sender);
+  auto stages = l.stages;  // a doubled message is delivered twice
+  for (auto& s : stages) s = view(l.to, s);
+  if (auto target = real(l.target)) {
+    target->enqueue(caf::make_mailbox_element(std::move(sender), l.mid, std::move(stages), std::move(content)), unit);
   } else if (sender) {
     caf::detail::sync_request_bouncer bounce{caf::make_error(caf::sec::request_receiver_down)};
-    bounce(sender, mid);
+    bounce(sender, l.mid);
   }
+}
+
+void network::break_link(size_t a, size_t b, crash_kind kind) {
+  for (auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+    ++breaks(from, to);
+    auto told = [this, alive = alive_, at = to, id = nodes_[to]->id, other = nodes_[from]->id] {
+      if (*alive && nodes_[at]->id == id) nodes_[at]->proxies->erase(other);
+    };
+    agenda_.after(kind == crash_kind::killed ? times_.delay(from, to) : nanoseconds{0}, told);
+  }
+}
+
+void network::freeze(size_t node, bool on) {
+  faults_.freeze(node, on);
+  coordinator_.hold(nodes_[node]->id, on);
 }
 
 void network::crash(size_t index, crash_kind kind) {
   auto& n = *nodes_[index];
   if (!n.up) return;
   n.up = false;  // first: what it still "sends" is dropped
+  freeze(index, false);
   std::vector<caf::strong_actor_ptr> mine;
   std::vector<caf::resumable*> jobs;
   for (auto& [aid, weak] : coordinator_.actors()) {
@@ -183,7 +228,7 @@ void network::crash(size_t index, crash_kind kind) {
     if (i == index) continue;
     n.proxies->erase(nodes_[i]->id);
     if (kind == crash_kind::silent) continue;
-    agenda_.after(delay(), [this, alive = alive_, i, id = nodes_[i]->id, dead = n.id] {
+    agenda_.after(times_.delay(index, i), [this, alive = alive_, i, id = nodes_[i]->id, dead = n.id] {
       if (*alive && nodes_[i]->id == id) nodes_[i]->proxies->erase(dead);
     });
   }
@@ -194,7 +239,7 @@ void network::restart(size_t index) {
   TROUPE_CHECK(!n.up, "node {} is up", n.name);
   ++n.incarnation;
   n.up = true;
-  n.last_arrival.clear();
+  times_.forget(index);
   give_id(index);
 }
 

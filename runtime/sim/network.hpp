@@ -4,8 +4,9 @@
 // way.
 //
 // The link is what TCP gives: order per pair of nodes, no loss of single messages. A cut link swallows messages
-// silently. A crashed node is noticed by its peers after one latency (the process was killed), or not at all (the host
-// is gone).
+// silently, a stalled one keeps them back, a broken one loses what is under way and makes the handles of both sides
+// dead. A crashed node is noticed by its peers after one latency (the process was killed), or not at all (the host is
+// gone). With loss, duplication or reordering in the options single messages suffer too: the hostile profile.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -15,20 +16,13 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/sim/coordinator.hpp"
+#include "runtime/sim/links.hpp"
 
 namespace troupe::sim {
-
-/// How messages between two virtual nodes travel.
-struct link_options {
-  nanoseconds latency{std::chrono::microseconds(50)};
-  nanoseconds jitter{std::chrono::microseconds(20)};
-  double bytes_per_ns = 1.0;
-};
 
 /// How a crash looks from outside: the peers are told after one latency (the process was killed), or hear nothing (the
 /// host is gone).
@@ -65,8 +59,17 @@ class network {
   /// Up again, with a new incarnation and no actors.
   void restart(size_t node);
   /// Swallows messages from one node to the other until healed.
-  void cut(size_t from, size_t to) { cuts_.insert({from, to}); }
-  void heal(size_t from, size_t to) { cuts_.erase({from, to}); }
+  void cut(size_t from, size_t to) { faults_.cut(from, to, true); }
+  void heal(size_t from, size_t to) { faults_.cut(from, to, false); }
+  /// The connection of two nodes ends: what is under way is lost, handles between them are dead, new ones can be
+  /// resolved. killed: both are told after one latency; silent: now, as when a connection timeout has run out.
+  void break_link(size_t a, size_t b, crash_kind kind);
+  /// No actor of the node runs and nothing arrives there, until it goes on. Connections stay.
+  void freeze(size_t node, bool on);
+  /// What is broken between nodes; the data plane looks at it too.
+  link_faults& faults() { return faults_; }
+  /// Loss, duplication and reordering take effect at once.
+  link_options& options() { return times_.options(); }
 
   uint64_t messages() const { return messages_; }
   uint64_t bytes() const { return bytes_; }
@@ -81,25 +84,25 @@ class network {
     caf::node_id id;
     std::unique_ptr<backend> maker;
     std::unique_ptr<caf::proxy_registry> proxies;
-    std::map<size_t, nanoseconds> last_arrival;  // per destination
-    nanoseconds egress_free{0};
+    std::vector<uint32_t> breaks;  // of the connection to each node: what was sent before is lost
   };
+  struct letter;  // a message under way
 
   void give_id(size_t index);
   caf::strong_actor_ptr make_proxy(size_t owner, const caf::node_id& nid, caf::actor_id aid);
   caf::strong_actor_ptr real(caf::actor_id aid) const;
   void transmit(size_t from, const caf::node_id& to, caf::actor_id aid, caf::mailbox_element_ptr e);
-  void deliver(size_t from, const caf::node_id& from_id, size_t to, caf::actor_id aid, caf::strong_actor_ptr sender,
-               caf::message_id mid, std::vector<caf::strong_actor_ptr> stages, const std::vector<char>& bytes);
-  nanoseconds delay();
+  void post(nanoseconds when, std::shared_ptr<letter> l);
+  void deliver(letter& l);
+  uint32_t& breaks(size_t from, size_t to);
 
   caf::actor_system& system_;
   agenda& agenda_;
   coordinator& coordinator_;
-  rng random_;
-  link_options link_;
+  link_faults faults_;
+  link_times times_;
   std::vector<std::unique_ptr<node>> nodes_;
-  std::set<std::pair<size_t, size_t>> cuts_;
+  std::map<std::string, size_t> names_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // functors in actors outlive this object
   uint64_t messages_ = 0, bytes_ = 0;
 };

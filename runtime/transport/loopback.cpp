@@ -1,10 +1,11 @@
 #include "runtime/transport/loopback.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
-#include <new>
 #include <unordered_map>
 
 #include "runtime/base/check.hpp"
@@ -29,17 +30,22 @@ struct event {
 
 class network final : public loopback_network {
  public:
-  network(const clock_source& clock, uint64_t seed) : clock_(clock), rng_(seed) {}
+  network(const clock_source& clock, uint64_t seed, pacer* paced) : clock_(clock), rng_(seed), pacer_(paced) {}
+  ~network() override { *alive_ = false; }
 
-  result<std::unique_ptr<transport>> make(const options& o) override;
+  result<std::unique_ptr<transport>> make(const options& o, endpoint_owner owner) override;
   bool step() override;
   void kill(const std::string& address) override;
   void stall(const std::string& address, bool stalled) override;
+  void kill_all(endpoint_owner owner, bool silent) override;
+  void stall_all(endpoint_owner owner, bool stalled) override;
+  void sever(endpoint_owner a, endpoint_owner b, const std::string& why) override;
 
   struct seat {
     loopback_transport* transport = nullptr;  // null: dead
     bool stalled = false;
     nanoseconds since{};  // of the stall
+    endpoint_owner owner = 0;
   };
   /// The connection of a pair; number 0: none.
   struct link {
@@ -55,15 +61,34 @@ class network final : public loopback_network {
     return l;
   }
   bool is_dead(uint64_t identity) { return seats_[identity].transport == nullptr; }
-  void post(event e) { events_.push_back(std::move(e)); }
+  /// `from`: the endpoint that causes it; `bytes`: that it carries.
+  void post(event e, uint64_t from, uint64_t bytes = 0) {
+    if (!pacer_) return events_.push_back(std::move(e));
+    const auto to = seats_[e.at].owner;
+    pacer_->carry(seats_[from].owner, to, bytes, [this, alive = alive_, e = std::move(e)]() mutable {
+      if (!*alive) return;
+      const seat& s = seats_[e.at];
+      if (s.transport && s.stalled)
+        events_.push_back(std::move(e));
+      else
+        happen(std::move(e));
+    });
+  }
   void end(uint64_t a, uint64_t b, const std::string& why);
   void died(uint64_t identity);
   uint64_t draw() { return rng_.next() | 1; }
 
  private:
   bool expire();
+  void happen(event now);
+  void stall_seat(seat& s, bool stalled) {
+    s.stalled = stalled;
+    s.since = clock_.now();
+  }
   const clock_source& clock_;
   rng rng_;
+  pacer* const pacer_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // what is carried may arrive after the network
   uint64_t next_ = 1;
   std::map<uint64_t, seat> seats_;
   std::map<pair, link> links_;
@@ -72,16 +97,13 @@ class network final : public loopback_network {
 
 class loopback_region final : public memory_region {
  public:
-  loopback_region(size_t bytes, remote_region d)
-      : size_(bytes), data_(static_cast<std::byte*>(::operator new(bytes, alignment))), descriptor_(std::move(d)) {
-    std::memset(data_, 0, size_);
-  }
-  ~loopback_region() override { ::operator delete(data_, alignment); }
+  loopback_region(void* memory, size_t bytes, remote_region d)
+      : size_(bytes), data_(static_cast<std::byte*>(memory)), descriptor_(std::move(d)) {}
+  ~loopback_region() override { ::munmap(data_, size_); }
   std::span<std::byte> bytes() const override { return {data_, size_}; }
   const remote_region& descriptor() const override { return descriptor_; }
 
  private:
-  static constexpr std::align_val_t alignment{4096};  // a page, as the contract says
   const size_t size_;
   std::byte* const data_;
   remote_region descriptor_;
@@ -103,12 +125,15 @@ class loopback_transport final : public transport {
 
   result<region_ptr> allocate(size_t bytes) override {
     if (bytes == 0) return fail(errc::invalid_argument, "a region of 0 B");
+    // Zeroed and page aligned, as the contract says; a simulation holds many regions of which little is ever touched.
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return fail(errc::exhausted, "no memory for a region of {} B", bytes);
     remote_region d;
     d.owner = identity_;
     d.id = next_region_++;
     d.generation = network_.draw();
     d.length = bytes;
-    auto r = std::make_shared<loopback_region>(bytes, d);
+    auto r = std::make_shared<loopback_region>(memory, bytes, d);
     regions_[d.id] = r;
     return r;
   }
@@ -157,7 +182,8 @@ class loopback_transport final : public transport {
       return fail(errc::invalid_argument, "send: {} B, the limit is {}", bytes.size(), options_.max_message);
     TROUPE_TRY(const uint64_t to, target(peer));
     const uint64_t op = begin(to, std::move(done));
-    at_peer(to, [channel, bytes = std::move(bytes), op, me = identity_](loopback_transport& there) {
+    const uint64_t size = bytes.size();
+    at_peer(to, size, [channel, bytes = std::move(bytes), op, me = identity_](loopback_transport& there) {
       const auto found = there.handlers_.find(channel);
       if (found == there.handlers_.end())
         return there.answer(
@@ -232,14 +258,14 @@ class loopback_transport final : public transport {
     return op;
   }
 
-  void at_peer(uint64_t to, std::function<void(loopback_transport&)> f) {
+  void at_peer(uint64_t to, uint64_t bytes, std::function<void(loopback_transport&)> f) {
     const auto number = network_.connect(identity_, to).number;
     if (std::exchange(connected_[to], number) != number) ++count_.connections;
-    network_.post({to, identity_, to, number, std::move(f)});
+    network_.post({to, identity_, to, number, std::move(f)}, identity_, bytes);
   }
 
   /// Completes operation `op` of `to`, there.
-  void answer(uint64_t to, uint64_t op, result<void> r) {
+  void answer(uint64_t to, uint64_t op, result<void> r, uint64_t bytes = 0) {
     network_.post({to, identity_, to, network_.connect(identity_, to).number,
                    [op, r = std::move(r)](loopback_transport& there) mutable {
                      const auto found = there.operations_.find(op);
@@ -247,7 +273,8 @@ class loopback_transport final : public transport {
                      completion done = std::move(found->second.done);
                      there.operations_.erase(found);
                      if (done) done(std::move(r));
-                   }});
+                   }},
+                  identity_, bytes);
   }
 
   result<void> move(bool in, peer_id peer, region_ptr local, const remote_region& remote, uint64_t page_bytes,
@@ -258,25 +285,29 @@ class loopback_transport final : public transport {
       return fail(errc::invalid_argument, "region {} does not belong to peer {}", remote.id, peer.value);
     TROUPE_TRY(auto pieces, cut_pieces(*local, remote, page_bytes, pages, 1u << 30));
     const uint64_t op = begin(to, std::move(done));
-    at_peer(to, [=, this, me = identity_, id = remote.id, generation = remote.generation,
-                 pieces = std::move(pieces)](loopback_transport& there) {
-      // `this` lives: the event belongs to a connection, which ends with either endpoint.
-      const auto found = there.regions_.find(id);
-      const auto region = found == there.regions_.end() ? nullptr : found->second.lock();
-      if (!region || region->descriptor().generation != generation)
-        return there.answer(me, op, fail(errc::stale, "region {} of the peer is gone", id));
-      const size_t have = region->bytes().size();
-      for (const piece& p : pieces) {
-        if (p.length > have || p.remote_offset > have - p.length)
-          return there.answer(me, op, fail(errc::invalid_argument, "a descriptor of region {} lies about it", id));
-        std::byte* theirs = region->bytes().data() + p.remote_offset;
-        std::byte* ours = local->bytes().data() + p.local_offset;
-        std::memcpy(in ? ours : theirs, in ? theirs : ours, p.length);
-        (in ? count_.bytes_in : count_.bytes_out) += p.length;
-        if (in) there.count_.served_bytes += p.length;
-      }
-      there.answer(me, op, {});
-    });
+    uint64_t total = 0;
+    for (const piece& p : pieces) total += p.length;
+    at_peer(to, in ? 0 : total,
+            [=, this, me = identity_, id = remote.id, generation = remote.generation,
+             pieces = std::move(pieces)](loopback_transport& there) {
+              // `this` lives: the event belongs to a connection, which ends with either endpoint.
+              const auto found = there.regions_.find(id);
+              const auto region = found == there.regions_.end() ? nullptr : found->second.lock();
+              if (!region || region->descriptor().generation != generation)
+                return there.answer(me, op, fail(errc::stale, "region {} of the peer is gone", id));
+              const size_t have = region->bytes().size();
+              for (const piece& p : pieces) {
+                if (p.length > have || p.remote_offset > have - p.length)
+                  return there.answer(me, op,
+                                      fail(errc::invalid_argument, "a descriptor of region {} lies about it", id));
+                std::byte* theirs = region->bytes().data() + p.remote_offset;
+                std::byte* ours = local->bytes().data() + p.local_offset;
+                std::memcpy(in ? ours : theirs, in ? theirs : ours, p.length);
+                (in ? count_.bytes_in : count_.bytes_out) += p.length;
+                if (in) there.count_.served_bytes += p.length;
+              }
+              there.answer(me, op, {}, in ? total : 0);
+            });
     return {};
   }
 
@@ -302,10 +333,10 @@ class loopback_transport final : public transport {
   bool dead_ = false;
 };
 
-result<std::unique_ptr<transport>> network::make(const options& o) {
+result<std::unique_ptr<transport>> network::make(const options& o, endpoint_owner owner) {
   if (auto ok = check_options(o); !ok) return fail(ok.error());
   auto t = std::make_unique<loopback_transport>(*this, o);
-  seats_[t->identity()] = {t.get(), false, {}};
+  seats_[t->identity()] = {t.get(), false, {}, owner};
   return t;
 }
 
@@ -314,7 +345,7 @@ void network::end(uint64_t a, uint64_t b, const std::string& why) {
   link& l = links_[key(a, b)];
   if (l.number == 0) return;
   l.number = 0;
-  if (!is_dead(b)) post({b, 0, 0, 0, [a, why](loopback_transport& t) { t.lost(a, why); }});
+  if (!is_dead(b)) post({b, 0, 0, 0, [a, why](loopback_transport& t) { t.lost(a, why); }}, a);
   if (!is_dead(a)) seats_[a].transport->lost(b, why);
 }
 
@@ -326,7 +357,8 @@ void network::died(uint64_t identity) {
     if (l.number == 0 || (pair.first != identity && pair.second != identity)) continue;
     l.number = 0;
     const uint64_t other = pair.first == identity ? pair.second : pair.first;
-    post({other, 0, 0, 0, [identity](loopback_transport& t) { t.lost(identity, "the peer's process has ended"); }});
+    post({other, 0, 0, 0, [identity](loopback_transport& t) { t.lost(identity, "the peer's process has ended"); }},
+         identity);
   }
 }
 
@@ -342,10 +374,34 @@ void network::kill(const std::string& address) {
 
 void network::stall(const std::string& address, bool stalled) {
   for (auto& [identity, s] : seats_)
-    if (s.transport && s.transport->address() == address) {
-      s.stalled = stalled;
-      s.since = clock_.now();
-    }
+    if (s.transport && s.transport->address() == address) stall_seat(s, stalled);
+}
+
+void network::kill_all(endpoint_owner owner, bool silent) {
+  for (auto& [identity, s] : seats_) {
+    if (!s.transport || s.owner != owner) continue;
+    loopback_transport* const t = s.transport;
+    if (silent)
+      s.transport = nullptr;
+    else
+      died(identity);
+    t->silence();
+  }
+}
+
+void network::stall_all(endpoint_owner owner, bool stalled) {
+  for (auto& [identity, s] : seats_)
+    if (s.transport && s.owner == owner) stall_seat(s, stalled);
+}
+
+void network::sever(endpoint_owner a, endpoint_owner b, const std::string& why) {
+  for (auto& [pair, l] : links_) {
+    const auto x = seats_[pair.first].owner, y = seats_[pair.second].owner;
+    if (l.number == 0 || !((x == a && y == b) || (x == b && y == a))) continue;
+    l.number = 0;
+    for (const auto& [me, other] : {std::pair{pair.first, pair.second}, std::pair{pair.second, pair.first}})
+      if (!is_dead(me)) seats_[me].transport->lost(other, why);
+  }
 }
 
 // A connection whose other side has stood still for the deadline, seen from a side that has not.
@@ -371,25 +427,29 @@ bool network::step() {
     if (s.transport && s.stalled) continue;
     event now = std::move(*e);
     events_.erase(e);
-    if (now.connection != 0 && is_dead(now.at)) {
-      // The process at the other end was gone before the connection was made.
-      end(now.a == now.at ? now.b : now.a, now.at, "the peer's process has ended");
-      return true;
-    }
-    if (!s.transport) return true;
-    if (now.connection != 0 && links_[key(now.a, now.b)].number != now.connection)
-      s.transport->drop_stale();
-    else
-      now.run(*s.transport);
+    happen(std::move(now));
     return true;
   }
   return false;
 }
 
+void network::happen(event now) {
+  if (now.connection != 0 && is_dead(now.at)) {
+    // The process at the other end was gone before the connection was made.
+    return end(now.a == now.at ? now.b : now.a, now.at, "the peer's process has ended");
+  }
+  const seat& s = seats_[now.at];
+  if (!s.transport) return;
+  if (now.connection != 0 && links_[key(now.a, now.b)].number != now.connection)
+    s.transport->drop_stale();
+  else
+    now.run(*s.transport);
+}
+
 }  // namespace
 
-std::unique_ptr<loopback_network> make_loopback_network(const clock_source& clock, uint64_t seed) {
-  return std::make_unique<network>(clock, seed);
+std::unique_ptr<loopback_network> make_loopback_network(const clock_source& clock, uint64_t seed, pacer* paced) {
+  return std::make_unique<network>(clock, seed, paced);
 }
 
 }  // namespace troupe::transport
