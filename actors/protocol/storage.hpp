@@ -366,10 +366,11 @@ struct kv_usage_reply {
   uint64_t staging_bytes = 0, staging_used = 0;  // of the memory that peers pull from
   uint32_t waiting = 0;                          // requests that wait for room in it
   uint64_t puts = 0, reads = 0, bytes_in = 0, bytes_out = 0, refused = 0, expired = 0;
+  std::string trouble;  // why the disk failed the last write, and, if no read has gone well since, the last read
   bool operator==(const kv_usage_reply&) const = default;
 };
 TROUPE_FIELDS(kv_usage_reply, outcome, usage, staging_bytes, staging_used, waiting, puts, reads, bytes_in, bytes_out,
-              refused, expired)
+              refused, expired, trouble)
 
 /// See kv/store/target.hpp for what each means. Refusals besides: exhausted (no room to stage, and as many wait as
 /// may), corrupt (what was pulled is not what was promised), stale, peer_lost (the client's memory cannot be reached).
@@ -463,11 +464,12 @@ struct storage_report {
   kv::scrub_report scrub;  // of the run, or of the last one
   uint64_t reclaimed = 0;
   uint64_t snapshots = 0, snapshot_room = 0;  // window snapshots in memory, and for how many it is
+  std::vector<std::string> troubles;          // of its targets' disks (kv_usage_reply::trouble)
   std::string text;
   bool operator==(const storage_report&) const = default;
 };
 TROUPE_FIELDS(storage_report, state, epoch, targets, absent, usage, index, reads_staged, scrubbing, scrub, reclaimed,
-              snapshots, snapshot_room, text)
+              snapshots, snapshot_room, troubles, text)
 
 using storage_node_actor = actor_type<answers<kv_hello, kv_welcome>, answers<storage_query, storage_report>,
                                       takes<cluster_view>, answers<drain_request, drain_reply>, takes<tick>>;

@@ -239,6 +239,7 @@ class storage_node_state {
             u.chunks += r.usage.chunks;
             u.largest_free = std::max(u.largest_free, r.usage.largest_free);
             g->out.reads_staged += r.staging_used > 0 ? 1 : 0;
+            if (!r.trouble.empty()) g->out.troubles.push_back(r.trouble);
             settle();
           },
           [settle](const error&) { settle(); });

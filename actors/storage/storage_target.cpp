@@ -7,6 +7,7 @@
 #include "actors/protocol/messages.hpp"
 #include "actors/storage/actor_executor.hpp"
 #include "actors/storage/staging.hpp"
+#include "runtime/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -87,6 +88,7 @@ class storage_target_state {
                                                            r.staging_bytes = body_->room.size();
                                                            r.staging_used = body_->room.used();
                                                            r.waiting = static_cast<uint32_t>(body_->room.waiting());
+                                                           r.trouble = write_trouble_.empty() ? read_trouble_ : write_trouble_;
                                                          });
         },
         [this](const cluster_view& v) { fence_.follow(v); },
@@ -216,6 +218,7 @@ class storage_target_state {
       ++counts_.puts;
     else
       ++counts_.refused;
+    note(write_trouble_, s, "written");
     t.put.deliver(ack{std::move(s)});
     closed();
   }
@@ -264,8 +267,17 @@ class storage_target_state {
       if (t.slot.bytes > 0) body_->room.give_back(t.slot);
       r.outcome = to_status(got.error());
     }
+    note(read_trouble_, r.outcome, "read");
     t.read.deliver(std::move(r));
     closed();
+  }
+
+  // Failures of the disk itself, for the log and the report; of many in a row the first is logged.
+  void note(std::string& trouble, const status& s, const char* what) {
+    if (s.ok()) return trouble.clear();
+    if (s.code != errc::io) return;
+    if (trouble.empty()) log::warn("target {}: cannot be {}: {}", options_.id.value, what, s.text);
+    trouble = s.text;
   }
 
   void done(uint64_t ticket) {
@@ -360,6 +372,7 @@ class storage_target_state {
   uint64_t next_ticket_ = 1;
   uint32_t open_ = 0;  // at most max_open
   kv_usage_reply counts_;
+  std::string write_trouble_, read_trouble_;
   bool draining_ = false;
   std::vector<promise<drain_reply>> drains_;
   timer drain_{target_drain_timer}, hold_{target_hold_timer};

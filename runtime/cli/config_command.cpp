@@ -35,8 +35,10 @@ int run(const config_command_options& o) {
                     usage);
   if (o.print)
     fmt::print("{}", config::print(l.values));
-  else
+  else {
+    for (const auto& n : node::notes(l.values)) tell("note: {}\n", n);
     tell("{} is good\n", o.file);
+  }
   return ok;
 }
 

@@ -255,6 +255,8 @@ result<std::string> explain(std::string_view topic) {
     }
   });
   if (!out.empty()) return out;
+  if (topic.ends_with(".yaml") || topic.ends_with(".yml"))
+    return fail(errc::not_found, "'{}' looks like a file: give it with -c", topic);
   std::string near = nearest(topic, names);
   return fail(errc::not_found, "there is no section or key '{}'{}", topic,
               near.empty() ? "; `troupe config --explain` lists all" : "; did you mean " + near + "?");

@@ -93,6 +93,8 @@ result<std::chrono::nanoseconds> parse_duration(std::string_view text) {
 result<uint64_t> parse_count(std::string_view text) {
   uint64_t value = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.size() > 1 && text[0] == '-' && text.find_first_not_of("0123456789", 1) == text.npos)
+    return fail(errc::invalid_argument, "{} is negative", text);
   if (text.empty() || ec == std::errc::invalid_argument || end != text.data() + text.size()) {
     return fail(errc::invalid_argument, "'{}' is not a whole number", text);
   }

@@ -34,7 +34,14 @@ std::vector<config::problem> check_files(const config::settings& s, const std::s
       out.push_back({file, 0, 0, "front.api_keys", keys.error().message});
   }
   std::error_code ec;
-  if (!std::filesystem::exists(s.model.path + "/config.json", ec)) return out;
+  if (!std::filesystem::is_directory(s.model.path, ec)) {
+    out.push_back({file, 0, 0, "model.path", fmt::format("there is no folder {}", s.model.path)});
+    return out;
+  }
+  if (!std::filesystem::exists(s.model.path + "/config.json", ec)) {
+    out.push_back({file, 0, 0, "model.path", fmt::format("{} has no config.json: it is no checkpoint", s.model.path)});
+    return out;
+  }
   auto model = kernels::load_config(s.model.path);
   if (!model) {
     out.push_back({file, 0, 0, "model.path", model.error().message});
@@ -42,6 +49,30 @@ std::vector<config::problem> check_files(const config::settings& s, const std::s
   }
   if (s.prefill.ranks > 0) check_pages(s.prefill, "prefill", model->sliding_window, file, out);
   check_pages(s.decode, "decode", model->sliding_window, file, out);
+  return out;
+}
+
+std::vector<std::string> notes(const config::settings& s) {
+  std::vector<std::string> out;
+  const auto& st = s.storage;
+  if (st.nodes > 0) {
+    const uint32_t shards = st.data + st.parity, most = (shards + st.nodes - 1) / st.nodes;
+    if (st.parity > 0 && most > st.parity)
+      out.push_back(fmt::format(
+          "storage.nodes: {} nodes hold up to {} of an extent's {} shards each, and the code bears the loss of {}: "
+          "losing one node loses blocks; {} nodes would do",
+          st.nodes, most, shards, st.parity, (shards + st.parity - 1) / st.parity));
+    if (st.nodes * st.disks < shards + 1)
+      out.push_back(fmt::format(
+          "storage.nodes: {} targets hold extents of {} shards: while one is away nothing can be written", shards,
+          shards));
+  }
+  if (s.cache.enabled && st.nodes > 0 && st.block_tokens > 0) {
+    if (auto model = kernels::load_config(s.model.path); model && st.block_tokens != model->sliding_window)
+      out.push_back(fmt::format("storage.block_tokens: the store has blocks of {} tokens, the model pages of {}: "
+                                "prompts are not cached",
+                                st.block_tokens, model->sliding_window));
+  }
   return out;
 }
 

@@ -57,6 +57,7 @@ std::string store_text(const storage_report& s) {
                                 for_people(s.usage.allocated), for_people(s.usage.capacity));
   if (s.snapshot_room > 0) out += fmt::format(", {} of {} window snapshots", s.snapshots, s.snapshot_room);
   if (s.absent > 0) out += fmt::format(", {} of {} disks absent", s.absent, s.targets);
+  for (const auto& t : s.troubles) out += fmt::format(", A DISK FAILS: {}", t);
   if (s.scrubbing)
     out += fmt::format(", scrubbing: {} extents looked at, {} shards rebuilt", s.scrub.extents, s.scrub.rebuilt);
   else if (s.scrub.extents > 0)
@@ -66,7 +67,7 @@ std::string store_text(const storage_report& s) {
 }
 
 std::string balancer_text(const std::string& role, const balancer_report& b, const cluster_view& view) {
-  std::string out = fmt::format("{} balancer at {}: {} fronts, {} leases, {} placed, {} refused", role,
+  std::string out = fmt::format("{} balancer at {}: used by {} fronts, {} leases, {} placed, {} refused", role,
                                 view.balancer.seat, b.fronts, b.leases, b.placed, b.refused);
   if (b.freed + b.expired > 0) out += fmt::format(", {} freed, {} expired", b.freed, b.expired);
   for (const auto& r : b.ranks)
@@ -292,6 +293,7 @@ std::string as_json(const cluster_picture& p) {
         role["storage"] = {{"epoch", x.epoch.value},
                            {"targets", x.targets},
                            {"absent", x.absent},
+                           {"troubles", x.troubles},
                            {"extents", x.index.extents},
                            {"blocks", x.index.blocks},
                            {"allocated_bytes", x.usage.allocated},

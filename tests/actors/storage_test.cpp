@@ -76,6 +76,24 @@ TEST(storage, what_is_put_is_matched_and_got) {
   }
 }
 
+TEST(storage, a_node_reports_a_disk_that_fails_until_it_works_again) {
+  storage_world_options o;
+  o.seed = print_seed(13);
+  storage_world w{o};
+  ASSERT_NO_FATAL_FAILURE(w.wait_ready());
+  const auto troubles = [&] {
+    return w.ask_now<storage_report>(caf::actor_cast<storage_node_actor>(w.node(0).actor), storage_query{}).troubles;
+  };
+  ASSERT_TRUE(w.put(made_chain(6, 10, 1000).put()));
+  EXPECT_TRUE(troubles().empty());
+  w.node(0).disks[0]->fail_writes(error{errc::io, "the chunk was deleted while it was in use"});
+  (void)w.put(made_chain(7, 10, 1000).put());  // 2 + 1 over 3 targets: refused or not, the shard was tried
+  EXPECT_EQ(troubles(), std::vector<std::string>{"the chunk was deleted while it was in use"});
+  w.node(0).disks[0]->fail_writes({});
+  ASSERT_TRUE(w.put(made_chain(8, 10, 1000).put()));
+  EXPECT_TRUE(troubles().empty());
+}
+
 TEST(storage, a_match_lists_the_window_snapshots_that_a_node_keeps) {
   storage_world_options o;
   o.seed = print_seed(12);

@@ -60,5 +60,38 @@ TEST(fleet_config, a_pool_that_is_too_small_for_its_model_is_a_mistake) {
   EXPECT_EQ(problems[0].key, "decode.pages");
 }
 
+TEST(fleet_config, what_is_allowed_and_probably_not_meant_is_noted) {
+  const std::string file = std::string(TROUPE_SOURCE_DIR) + "/configs/v41-flash-128.yaml";
+  const struct {
+    std::vector<std::string> overrides;
+    std::vector<std::string> notes;  // what each begins with
+  } rows[] = {
+      {{}, {}},
+      {{"storage.nodes=6"}, {}},
+      {{"storage.nodes=2"}, {"storage.nodes: 2 nodes hold up to 6 of an extent's 12 shards"}},
+      {{"storage.nodes=12", "storage.disks=1"}, {"storage.nodes: 12 targets hold extents of 12 shards"}},
+      {{"storage.block_tokens=64"}, {"storage.block_tokens: the store has blocks of 64 tokens"}},
+      {{"storage.block_tokens=64", "cache.enabled=false"}, {}},
+  };
+  for (const auto& row : rows) {
+    const auto s = config::load(file, row.overrides);
+    ASSERT_TRUE(s) << s.error().message;
+    const auto found = notes(*s);
+    ASSERT_EQ(found.size(), row.notes.size()) << (found.empty() ? "" : found[0]);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].rfind(row.notes[i], 0), 0u) << found[i];
+  }
+}
+
+TEST(fleet_config, a_model_that_is_not_there_is_a_mistake) {
+  const std::string file = std::string(TROUPE_SOURCE_DIR) + "/configs/v41-flash-128.yaml";
+  for (std::string folder : {"/nonexistent/model", "/"}) {
+    const auto s = config::load(file, {"model.path=" + folder});
+    ASSERT_TRUE(s) << s.error().message;
+    const auto problems = check_files(*s, file);
+    ASSERT_EQ(problems.size(), 1u);
+    EXPECT_EQ(problems[0].key, "model.path");
+  }
+}
+
 }  // namespace
 }  // namespace troupe::node

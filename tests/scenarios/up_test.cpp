@@ -130,7 +130,7 @@ TEST(up, two_fronts_serve_the_same_text_and_place_by_one_view) {
   EXPECT_EQ(texts[0], texts[1]);
   // Either front may have the balancers; the end of a lease is told behind the last token.
   const testing::Matcher<const std::string&> idle =
-      testing::ContainsRegex("decode balancer at front/[01]: [12] fronts, 0 leases");
+      testing::ContainsRegex("decode balancer at front/[01]: used by [12] fronts, 0 leases");
   const nanoseconds deadline = steady_clock().now() + 20s;
   auto status = troupe({"status", "--run-dir", c.run_dir()});
   while (!idle.Matches(status.out) && steady_clock().now() < deadline)
