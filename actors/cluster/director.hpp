@@ -28,10 +28,12 @@ struct wanted_group {
 /// What a director is told at its start; times are on the actor clock.
 struct director_options {
   std::string cluster = "troupe";
-  cluster_epoch epoch{1};            // must grow from start to start: it fences what an older director gave out
+  cluster_epoch epoch{1};  // of a cluster that begins anew, and this director's term: grows from start to start
   std::vector<wanted_group> wanted;  // seats are given in this order
   nanoseconds heartbeat{std::chrono::milliseconds(500)};
   nanoseconds lost_after{std::chrono::seconds(3)};
+  nanoseconds settle{
+      0};  // no seat is given so long after the start, so that the nodes of a cluster that runs come first
   nanoseconds group_patience{std::chrono::seconds(10)};  // for a group to be ready in its view; then it gets another
   nanoseconds group_grace{std::chrono::seconds(1)};      // the same, where a step failed and no rank was suspected
   uint32_t max_views = 4;  // further views of the same ranks, each waited for twice as long; then the group has failed

@@ -26,7 +26,8 @@ class node_agent_state {
     return {
         [this](const cluster_view& m) { follow(m); },
         [this](const assign_roles& m) {
-          if (at_ == phase::serving && m.inc == identity_.inc && m.epoch == identity_.epoch) start(m.roles);
+          if (at_ == phase::serving && m.inc == identity_.inc && m.epoch == identity_.epoch && m.term == term_)
+            start(m.roles);
         },
         [this](const role_update& m) { update(m); },
         [this](const suspects_found& m) { suspect(m); },
@@ -59,7 +60,8 @@ class node_agent_state {
     log::info("node agent: not in the cluster yet: {}", why);
     director_ = nullptr;
     join_.arm(self_, wait_);
-    wait_ = std::min(options_.retry_limit, wait_ * 2);
+    // A new director waits only so long for the nodes that run.
+    wait_ = std::min(at_ == phase::joining ? options_.retry_limit : options_.rejoin_limit, wait_ * 2);
   }
 
   void find_director() {
@@ -89,9 +91,11 @@ class node_agent_state {
         [this](const join_reply& r) {
           if (at_ != phase::joining) return;
           if (!r.outcome.ok()) return lose_director("it refuses this node: " + r.outcome.text);
+          if (r.term < term_) return lose_director(older(r.term));
           at_ = phase::serving;
           wait_ = options_.retry;
           identity_ = {r.epoch, r.node, r.inc};
+          term_ = r.term;
           heartbeat_every_ = std::chrono::milliseconds(std::max<int64_t>(1, r.heartbeat_ms));
           text_ = "joined";
           log::info("node agent: node {} incarnation {}", r.node.value, r.inc.value);
@@ -99,6 +103,34 @@ class node_agent_state {
           beat();
         },
         [this](const error& e) { lose_director(e.message); });
+  }
+
+  std::string older(director_term t) const {
+    return fmt::format("director {} is older than {}, which has led this node", t.value, term_.value);
+  }
+
+  // Another director answers, which knows nobody: the roles go on under it, if it takes them.
+  void rejoin() {
+    if (rejoining_) return;
+    rejoining_ = true;
+    links_.ask(
+        self_, director_, options_.ask_timeout,
+        rejoin_request{options_.self, identity_.epoch, identity_.node, identity_.inc, term_, reports(), view_},
+        [this, inc = identity_.inc](const join_reply& r) {
+          rejoining_ = false;
+          if (inc != identity_.inc || at_ == phase::left) return;
+          if (r.outcome.ok()) {
+            term_ = r.term;
+            wait_ = options_.retry;
+            log::info("node agent: director {} has taken over", term_.value);
+            beat();
+          } else if (r.outcome.code != errc::stale) {
+            lose_director(r.outcome.text);
+          } else if (at_ == phase::serving) {
+            give_up(r.outcome.text);
+          }
+        },
+        [this](const error&) { rejoining_ = false; });  // the next heartbeat comes here again
   }
 
   void lose_director(const std::string& why) {
@@ -188,8 +220,12 @@ class node_agent_state {
     links_.ask(
         self_, director_, options_.ask_timeout, std::move(m),
         [this, inc = identity_.inc](const heartbeat_reply& r) {
-          if (r.outcome.ok()) {
+          if (inc == identity_.inc && r.term < term_) {
+            lose_director(older(r.term));
+          } else if (r.outcome.ok()) {
             wait_ = options_.retry;
+          } else if (inc == identity_.inc && r.term > term_) {
+            rejoin();
           } else if (inc == identity_.inc && at_ == phase::serving) {
             give_up(r.outcome.text);
           }
@@ -198,7 +234,7 @@ class node_agent_state {
   }
 
   void follow(const cluster_view& m) {
-    if (at_ == phase::joining || m.epoch != identity_.epoch || m.version <= view_.version) return;
+    if (at_ == phase::joining || m.epoch != identity_.epoch || m.term < term_ || m.version <= view_.version) return;
     view_ = m;
     tell(self_, options_.directory, view_);
     for (auto& [seat, r] : roles_)
@@ -283,6 +319,8 @@ class node_agent_state {
   phase at_ = phase::joining;
   director_actor director_;
   node_identity identity_;
+  director_term term_;  // of the newest director that was obeyed
+  bool rejoining_ = false;
   nanoseconds heartbeat_every_{std::chrono::milliseconds(500)}, wait_{0}, deadline_{0};
   cluster_view view_;
   std::map<std::string, running_role> roles_;  // by seat; one today

@@ -23,6 +23,7 @@ struct node_agent_options {
   nanoseconds ask_timeout{std::chrono::seconds(2)};
   nanoseconds retry{std::chrono::milliseconds(200)};  // first wait before joining again; doubles
   nanoseconds retry_limit{std::chrono::seconds(5)};
+  nanoseconds rejoin_limit{std::chrono::milliseconds(500)};  // the same, of a node that has roles
 };
 
 /// Spawns it on `node`; `unit` may be null. It ends by itself after it has answered a stop_request.

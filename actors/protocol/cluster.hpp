@@ -15,6 +15,20 @@
 //     | leave_request                            |
 //     |----------------------------------------->|
 //
+// A director holds soft state only. When another one answers at its address (it was started again, or took over), the
+// nodes go on with their roles and tell it what there is:
+//
+//   node_agent                            new director, of a higher term
+//     | heartbeat                                |
+//     |----------------------------------------->|  knows nobody
+//     |<--------- heartbeat_reply{stale, term} --|
+//     | rejoin_request{identity, roles, view}    |
+//     |----------------------------------------->|  keeps number, incarnation, seat and group epochs
+//     |<------------------------- join_reply ----|
+//
+// What an older director still says is told by its term and not obeyed. The cluster epoch stays: it names the life of
+// the cluster, in which incarnations are comparable, and changes only when all begins anew.
+//
 // The director's node_agent, entrypoints and ranks get the view from their own node_agent. A view is a whole, so losing
 // one or getting it twice does no harm; an older version is ignored.
 #pragma once
@@ -22,6 +36,10 @@
 #include "actors/protocol/common.hpp"
 
 namespace troupe::actors {
+
+/// Counts directors: of two, the one with the higher term leads. Seconds of Unix time at its start, or what the
+/// coordination service counts.
+using director_term = strong_id<struct director_term_tag>;
 
 /// What a process has to offer.
 struct node_resources {
@@ -63,9 +81,10 @@ struct join_reply {
   incarnation inc;
   int64_t heartbeat_ms = 0;
   std::vector<role_assignment> roles;  // empty: a spare
+  director_term term{};
   bool operator==(const join_reply&) const = default;
 };
-TROUPE_FIELDS(join_reply, outcome, epoch, node, inc, heartbeat_ms, roles)
+TROUPE_FIELDS(join_reply, outcome, epoch, node, inc, heartbeat_ms, roles, term)
 
 /// How a role of this node stands.
 struct role_report {
@@ -89,19 +108,21 @@ struct heartbeat {
 TROUPE_FIELDS(heartbeat, epoch, node, inc, view_version, roles)
 
 struct heartbeat_reply {
-  status outcome;  // stale: this incarnation was given up
+  status outcome;  // stale: this incarnation was given up, or, when the term is a newer one, is not known yet
   cluster_epoch epoch;
+  director_term term{};
   bool operator==(const heartbeat_reply&) const = default;
 };
-TROUPE_FIELDS(heartbeat_reply, outcome, epoch)
+TROUPE_FIELDS(heartbeat_reply, outcome, epoch, term)
 
 struct assign_roles {
   cluster_epoch epoch;
   incarnation inc;  // of the node it is meant for
   std::vector<role_assignment> roles;
+  director_term term{};
   bool operator==(const assign_roles&) const = default;
 };
-TROUPE_FIELDS(assign_roles, epoch, inc, roles)
+TROUPE_FIELDS(assign_roles, epoch, inc, roles, term)
 
 /// Ranks that did not take part in a step of the group.
 struct suspect_report {
@@ -174,9 +195,25 @@ struct cluster_view {
   std::vector<node_entry> nodes;  // ascending node number
   std::vector<group_view> groups;
   balancer_seat balancer;
+  director_term term{};
   bool operator==(const cluster_view&) const = default;
 };
-TROUPE_FIELDS(cluster_view, epoch, version, nodes, groups, balancer)
+TROUPE_FIELDS(cluster_view, epoch, version, nodes, groups, balancer, term)
+
+/// From a node that runs to a director that does not know it: what it is, and the newest view that it has. Answered by
+/// a join_reply with the same identity; refused with `stale` (the cluster has begun anew: end the roles and join), or
+/// with `unavailable` (this director is older than one that has led the node: look for another).
+struct rejoin_request {
+  join_request self;
+  cluster_epoch epoch;
+  node_number node;
+  incarnation inc;
+  director_term term;  // of the newest director that it has obeyed
+  std::vector<role_report> roles;
+  cluster_view view;
+  bool operator==(const rejoin_request&) const = default;
+};
+TROUPE_FIELDS(rejoin_request, self, epoch, node, inc, term, roles, view)
 
 /// For `troupe status`: the view, who is missing, and since when each node was heard.
 struct status_query {
@@ -220,6 +257,7 @@ struct greeting {
 TROUPE_FIELDS(greeting, node, inc, door)
 
 using director_actor = actor_type<takes<dial_request>, answers<join_request, join_reply>,
+                                  answers<rejoin_request, join_reply>,
                                   answers<heartbeat, heartbeat_reply>, answers<suspect_report, ack>,
                                   answers<leave_request, ack>, answers<status_query, status_report>, takes<tick>>;
 

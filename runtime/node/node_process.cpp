@@ -77,6 +77,8 @@ class process {
     config::address reached;
     if (is_director()) {
       auto d = director_options_of(settings_, cluster_epoch{static_cast<uint64_t>(wall_seconds())});
+      // Under a supervisor the cluster begins anew; otherwise nodes may run that another director has led.
+      if (request_.report_fd < 0) d.settle = 3 * settings_.cluster.heartbeat;
       director_ = actors::spawn_director(system, system.node(), nullptr, std::move(d));
       TROUPE_TRY(reached, net_.publish(director_, settings_.director.listen));
     }

@@ -112,6 +112,7 @@ void sim_cluster::start_director() {
   if (!net_->up(home)) net_->restart(home);
   director_options d;
   d.epoch = cluster_epoch{++director_epoch_};
+  if (director_epoch_ > 1) d.settle = std::chrono::seconds(1);
   d.wanted.push_back({role::front, "front", options_.fronts});
   for (uint32_t i = 0; i < options_.prefill; ++i)
     d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1});

@@ -135,6 +135,42 @@ json seat_status(const std::string& director, const std::string& seat) {
 }
 
 // Stopped in the middle of a hand-over, then killed: the decode side computes the prompt instead, to the same text.
+// Incarnation of every node but the director's, and whether every seat is filled and ready.
+json lives(const std::string& director) {
+  const auto p = troupe({"status", "--director", director, "--json"});
+  const json all = json::parse(p.out, nullptr, false);
+  json out{{"complete", all.is_object() && all["complete"] == true}};
+  if (all.is_object())
+    for (const auto& n : all["nodes"])
+      if (n["name"] != "director") out[n["name"].get<std::string>()] = n["incarnation"];
+  return out;
+}
+
+// The director dies in the middle of a stream, and another one is started in the middle of the next: no token is
+// missed, and every process goes on with the incarnation that it has.
+TEST_F(nodes, a_director_that_is_started_again_takes_over_what_runs) {
+  const std::string undisturbed = text([](size_t) {});
+  const json before = lives(director_);
+  ASSERT_EQ(before["complete"], true) << before.dump();
+  EXPECT_EQ(text([&](size_t n) {
+              if (n == 4) kill(children_.running().at("director"), SIGKILL);
+            }),
+            undisturbed);
+  auto ended = children_.wait(30s);
+  while (ended.what == kind::report) ended = children_.wait(30s);
+  EXPECT_EQ(ended.name, "director");
+  EXPECT_EQ(text([&](size_t n) {
+              if (n == 4) start("director", {"--set", "director.listen=" + director_});
+            }),
+            undisturbed);
+  const nanoseconds deadline = steady_clock().now() + 20s;
+  json after;
+  do after = lives(director_);
+  while (after["complete"] != true && steady_clock().now() < deadline);
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(text([](size_t) {}), undisturbed);
+}
+
 TEST_F(nodes, a_prefill_process_that_dies_while_its_pages_are_pulled_costs_no_token) {
   const std::string undisturbed = text([](size_t) {});
   bool seen = false;

@@ -1,0 +1,175 @@
+// The director's process is started again, or another one takes its place: the cluster that runs goes on.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "actors/cluster/takeover.hpp"
+#include "tests/actors/sim_cluster.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+cluster_options seeded(uint64_t seed) {
+  std::printf("seed=%llu\n", static_cast<unsigned long long>(seed));
+  cluster_options o;
+  o.seed = seed;
+  return o;
+}
+
+void submit(sim_cluster& c, int n) {
+  for (int i = 0; i < n; ++i) c.submit(c.random_request());
+}
+
+// Incarnation of every node, and epoch of every group.
+std::map<std::string, uint64_t> lives(sim_cluster& c) {
+  std::map<std::string, uint64_t> out;
+  const auto s = c.status();
+  for (const auto& n : s.view.nodes) out[n.name] = n.inc.value;
+  for (const auto& g : s.view.groups) out["group " + g.group] = g.epoch.value;
+  return out;
+}
+
+TEST(takeover, a_restarted_director_goes_on_with_what_runs) {
+  auto o = seeded(61);
+  o.fronts = 2;
+  sim_cluster c{o};
+  c.wait_ready();
+  const auto before = lives(c);
+  const auto balancers = c.status().view.balancer;
+  for (int round = 0; round < 3; ++round) {
+    submit(c, 10);
+    c.run_for(milliseconds(5));
+    c.crash_director();
+    submit(c, 10);
+    c.run_for(milliseconds(400 * round));
+    c.start_director();
+    submit(c, 10);
+    EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+    c.wait_ready();
+    EXPECT_EQ(lives(c), before) << "round " << round;
+    EXPECT_EQ(c.status().view.balancer, balancers);
+  }
+  c.run_for(seconds(8));
+  c.expect_clients_right(true);
+  c.expect_clean();
+  EXPECT_EQ(c.ask_now<front_report>(c.node("front-0").entrypoint, front_query{}).resumed, 0u);
+}
+
+TEST(takeover, who_died_in_the_meantime_is_missed_and_comes_back_as_another) {
+  sim_cluster c{seeded(62)};
+  c.wait_ready();
+  const auto before = lives(c);
+  submit(c, 20);
+  c.run_for(milliseconds(10));
+  c.crash_director();
+  c.crash("decode-1", sim::crash_kind::killed);
+  c.start_director();
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+  auto after = lives(c);
+  EXPECT_FALSE(after.contains("decode-1"));
+  EXPECT_GT(after["group decode-0"], before.at("group decode-0") + 1) << "views that nobody knows of are skipped";
+  EXPECT_EQ(after["decode-0"], before.at("decode-0"));
+  c.restart("decode-1");
+  c.wait_ready();
+  after = lives(c);
+  EXPECT_GT(after["decode-1"], before.at("decode-1"));
+  submit(c, 10);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.run_for(seconds(25));
+  c.expect_clients_right(true);
+  c.expect_clean();
+}
+
+TEST(takeover, a_process_that_was_started_again_without_a_director_gets_its_seat) {
+  sim_cluster c{seeded(63)};
+  c.wait_ready();
+  const auto before = lives(c);
+  c.crash_director();
+  c.crash("prefill-0", sim::crash_kind::killed);
+  c.restart("prefill-0");
+  c.run_for(seconds(1));
+  c.start_director();
+  c.wait_ready();
+  auto after = lives(c);
+  EXPECT_GT(after["prefill-0"], before.at("prefill-0"));
+  for (const char* same : {"front-0", "decode-0", "decode-1", "group decode-0"})
+    EXPECT_EQ(after[same], before.at(same)) << same;
+  submit(c, 10);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.expect_clients_right(true);
+}
+
+TEST(takeover, what_an_older_director_says_is_not_obeyed) {
+  sim_cluster c{seeded(64)};
+  c.wait_ready();
+  c.crash_director();
+  c.start_director();
+  c.wait_ready();
+  const auto s = c.status();
+  auto old = s.view;
+  old.term = director_term{old.term.value - 1};
+  old.version += 100;
+  old.nodes.clear();
+  old.groups.clear();
+  for (const char* name : {"front-0", "decode-0"}) {
+    post(c.node(name).agent, old);
+    const auto& n = *std::find_if(s.view.nodes.begin(), s.view.nodes.end(), [&](auto& x) { return x.name == name; });
+    post(c.node(name).agent,
+         assign_roles{s.view.epoch, n.inc, {{role::decode, "decode-0", 1, 2}}, old.term});
+  }
+  c.run_for(seconds(1));
+  EXPECT_EQ(c.ask_now<agent_report>(c.node("decode-0").agent, agent_query{}).roles.size(), 1u);
+  submit(c, 10);
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(30)));
+  c.expect_clients_right(true);
+  // And an older one that a node finds at the address takes nobody over.
+  rejoin_request m;
+  m.self.cluster = "troupe";
+  m.epoch = s.view.epoch;
+  m.term = director_term{s.view.term.value + 1};
+  const auto reply = c.ask_now<join_reply>(c.director(), m);
+  EXPECT_EQ(reply.outcome.code, errc::unavailable) << reply.outcome.text;
+}
+
+TEST(takeover, waits_for_all_of_the_newest_view) {
+  takeover t(cluster_epoch{7}, nanoseconds(100));
+  EXPECT_TRUE(t.missing().empty());
+  rejoin_request m;
+  m.node = node_number{1};
+  m.inc = incarnation{11};
+  m.view.epoch = cluster_epoch{7};
+  m.view.version = 5;
+  auto& nodes = m.view.nodes;
+  nodes.resize(3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    nodes[i].node = node_number{i + 1};
+    nodes[i].inc = incarnation{11 + i};
+    nodes[i].name = "n" + std::to_string(i + 1);
+  }
+  t.add(m);
+  EXPECT_EQ(t.missing(), (std::vector<std::string>{"n2", "n3"}));
+  EXPECT_FALSE(t.over(nanoseconds(99)));
+  EXPECT_TRUE(t.over(nanoseconds(100)));
+  rejoin_request second = m;
+  second.node = node_number{2};
+  second.inc = incarnation{12};
+  second.view.version = 4;  // an older view changes nothing
+  second.view.nodes.clear();
+  t.add(second);
+  EXPECT_EQ(t.missing(), (std::vector<std::string>{"n3"}));
+  t.replaced("n3");
+  EXPECT_TRUE(t.over(nanoseconds(0)));
+  second.view.version = 6;
+  second.view.nodes = {nodes[0], nodes[1]};
+  second.view.nodes[1].inc = incarnation{20};  // n2 has come in an older life only
+  t.add(second);
+  EXPECT_EQ(t.missing(), (std::vector<std::string>{"n2"}));
+  EXPECT_EQ(t.newest().version, 6u);
+}
+
+}  // namespace
+}  // namespace troupe::actors
