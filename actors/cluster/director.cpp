@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/cluster/director_state.hpp"
+#include "policies/phi.hpp"
 #include "policies/seat_choice.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
@@ -20,7 +21,7 @@ director_state::interface::behavior_type director_state::make_behavior(director_
   balancer_.term = balancer_term{term_.value << 20};
   for (const auto& w : options_.wanted)
     for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}});
-  check_.arm(self_, options_.heartbeat);
+  next_check();
   return {
       [this](const join_request& m) { return join(m); },
       [this](const rejoin_request& m) { return rejoin(m); },
@@ -37,8 +38,8 @@ director_state::interface::behavior_type director_state::make_behavior(director_
       [this](const status_query&) { return report(); },
       [this](const tick& t) {
         if (!check_.fired(t)) return;
-        check_.arm(self_, options_.heartbeat);
         check_members();
+        next_check();
         if (taking_ && taking_->over(now(self_))) lead();
         if (!taking_) check_groups();
       },
@@ -103,6 +104,7 @@ director_state::member& director_state::add(const join_request& m, node_number n
   n.agent = caf::actor_cast<node_agent_actor>(self_->current_sender());
   n.wanted_seat = m.wanted_seat;
   n.heard = now(self_);
+  n.beats_ms = {static_cast<double>(to_ms(n.heard))};
   links_.watch(n.agent, [this, node, inc](const error& e) {
     if (find(epoch_, node, inc)) lose(node, "connection lost: " + e.message);
   });
@@ -174,12 +176,37 @@ void director_state::lose(node_number node, const std::string& why) {
   changed();
 }
 
+void director_state::next_check() {
+  check_.arm(self_, options_.heartbeat);
+  check_due_ = now(self_) + options_.heartbeat;
+}
+
 void director_state::check_members() {
-  const auto limit = now(self_) - options_.lost_after;
+  const auto t = now(self_);
+  // A director that was frozen has heard nobody meanwhile, and what they sent may still wait behind this tick.
+  const auto late = t - check_due_;
   std::vector<node_number> silent;
-  for (auto& [number, n] : members_)
-    if (n.heard < limit) silent.push_back(number);
+  for (auto& [number, n] : members_) {
+    if (late > options_.heartbeat) n.heard += late;
+    if (gone(n, t)) silent.push_back(number);
+  }
   for (auto number : silent) lose(number, "no heartbeat");
+}
+
+// Not before lost_after, however regular a node was; one that comes late all the time is waited for longer, to three
+// times lost_after.
+bool director_state::gone(const member& n, nanoseconds at) const {
+  if (at - n.heard <= options_.lost_after) return false;
+  if (at - n.heard > 3 * options_.lost_after) return true;
+  policies::phi_input in;
+  in.heartbeats_ms = n.beats_ms;
+  in.now_ms = in.heartbeats_ms.back() + static_cast<double>(to_ms(at - n.heard));
+  in.interval_ms = static_cast<double>(to_ms(options_.heartbeat));
+  // A regular heartbeat is accepted so late that the verdict falls at lost_after.
+  in.pause_ms = std::max(0.0, static_cast<double>(to_ms(options_.lost_after)) - 1.75 * in.interval_ms);
+  const auto plan = policies::plan_phi(in);
+  TROUPE_CHECK(plan, "the director's own times: {}", plan.error().message);
+  return plan->verdict == policies::phi_verdict::down;
 }
 
 heartbeat_reply director_state::heard(const heartbeat& m) {
@@ -192,6 +219,12 @@ heartbeat_reply director_state::heard(const heartbeat& m) {
     return reply;
   }
   n->heard = now(self_);
+  const auto at = static_cast<double>(to_ms(n->heard));
+  // A report of a changed role comes between two heartbeats and says nothing about their rhythm.
+  if (at - n->beats_ms.back() >= static_cast<double>(to_ms(options_.heartbeat)) / 2) {
+    if (n->beats_ms.size() == max_beats) n->beats_ms.erase(n->beats_ms.begin());
+    n->beats_ms.push_back(at);
+  }
   // Right after a seat was given to a spare its heartbeat may not know of it yet.
   const bool drains = std::any_of(m.roles.begin(), m.roles.end(), [](const role_report& r) {
     return r.state == role_state::draining || r.state == role_state::drained;

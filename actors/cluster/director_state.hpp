@@ -22,7 +22,7 @@ class director_state {
 
  private:
   enum timers : uint8_t { check_timer = 1 };
-  static constexpr size_t max_events = 64;
+  static constexpr size_t max_events = 64, max_beats = 64;
   // Group epochs skipped after a takeover: the director before may have given out views that nobody who came knows of.
   static constexpr uint64_t unseen_views = 1024;
 
@@ -31,6 +31,7 @@ class director_state {
     node_agent_actor agent;
     std::string wanted_seat;
     nanoseconds heard{0};
+    std::vector<double> beats_ms;  // when it was heard before, the last max_beats times
   };
   struct seat {
     role_assignment assignment;
@@ -54,7 +55,9 @@ class director_state {
   std::string spare_text(const member& n) const;
   std::vector<role_assignment> give_seat(member& n);
   void lose(node_number node, const std::string& why);
+  void next_check();
   void check_members();
+  bool gone(const member& n, nanoseconds at) const;
   heartbeat_reply heard(const heartbeat& m);
   ack suspects(const suspect_report& m);
 
@@ -93,6 +96,7 @@ class director_state {
   uint32_t next_node_ = 1;          // 0 names the director in resolve_request
   uint64_t next_incarnation_ = 0, version_ = 0;
   timer check_{check_timer};
+  nanoseconds check_due_{0};
 };
 
 }  // namespace troupe::actors

@@ -28,7 +28,8 @@ const section<cluster_section>& cluster_table() {
        duration<s>("heartbeat", &s::heartbeat, 500ms, 20ms, 60s,
                    "Interval of the heartbeats between nodes over the actor network."),
        duration<s>("lost_after", &s::lost_after, 5s, 60ms, 10min,
-                   "The director gives up a node that was not heard for so long. At least three heartbeats; a busy "
+                   "The director gives up a node that was not heard for so long, or for longer, up to three times "
+                   "that, if its heartbeats were irregular before. At least three heartbeats; a busy "
                    "machine needs more."),
        duration<s>("connection_timeout", &s::connection_timeout, 10s, 100ms, 10min,
                    "The actor network cuts a connection on which nothing came for so long; the net below `lost_after`. "

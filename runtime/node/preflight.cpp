@@ -63,15 +63,16 @@ std::vector<std::string> notes(const config::settings& s) {
           "losing one node loses blocks; {} nodes would do",
           st.nodes, most, shards, st.parity, (shards + st.parity - 1) / st.parity));
     if (st.nodes * st.disks < shards + 1)
-      out.push_back(fmt::format(
-          "storage.nodes: {} targets hold extents of {} shards: while one is away nothing can be written", shards,
-          shards));
+      out.push_back(
+          fmt::format("storage.nodes: {} targets hold extents of {} shards: while one is away nothing can be written",
+                      shards, shards));
   }
   if (s.cache.enabled && st.nodes > 0 && st.block_tokens > 0) {
     if (auto model = kernels::load_config(s.model.path); model && st.block_tokens != model->sliding_window)
-      out.push_back(fmt::format("storage.block_tokens: the store has blocks of {} tokens, the model pages of {}: "
-                                "prompts are not cached",
-                                st.block_tokens, model->sliding_window));
+      out.push_back(
+          fmt::format("storage.block_tokens: the store has blocks of {} tokens, the model pages of {}: "
+                      "prompts are not cached",
+                      st.block_tokens, model->sliding_window));
   }
   return out;
 }

@@ -118,8 +118,7 @@ TEST(takeover, what_an_older_director_says_is_not_obeyed) {
   for (const char* name : {"front-0", "decode-0"}) {
     post(c.node(name).agent, old);
     const auto& n = *std::find_if(s.view.nodes.begin(), s.view.nodes.end(), [&](auto& x) { return x.name == name; });
-    post(c.node(name).agent,
-         assign_roles{s.view.epoch, n.inc, {{role::decode, "decode-0", 1, 2}}, old.term});
+    post(c.node(name).agent, assign_roles{s.view.epoch, n.inc, {{role::decode, "decode-0", 1, 2}}, old.term});
   }
   c.run_for(seconds(1));
   EXPECT_EQ(c.ask_now<agent_report>(c.node("decode-0").agent, agent_query{}).roles.size(), 1u);
@@ -133,6 +132,31 @@ TEST(takeover, what_an_older_director_says_is_not_obeyed) {
   m.term = director_term{s.view.term.value + 1};
   const auto reply = c.ask_now<join_reply>(c.director(), m);
   EXPECT_EQ(reply.outcome.code, errc::unavailable) << reply.outcome.text;
+}
+
+// A node whose heartbeats were late before is waited for longer than one that was regular.
+TEST(detector, silence_is_judged_by_what_a_node_did_before) {
+  sim_cluster c{seeded(65)};
+  c.wait_ready();
+  const auto silence = [&](const std::string& name, nanoseconds how_long) {
+    const size_t node = c.net().find(name), director = c.net().find("director");
+    c.net().cut(node, director);
+    c.run_for(how_long);
+    c.net().heal(node, director);
+    c.run_for(milliseconds(700));
+  };
+  for (int i = 0; i < 10; ++i) silence("decode-0", milliseconds(2300));
+  c.run_for(seconds(3));
+  const auto before = lives(c);
+  silence("decode-0", milliseconds(3900));
+  silence("prefill-0", milliseconds(3900));
+  c.run_for(seconds(3));
+  const auto after = lives(c);
+  EXPECT_EQ(after.at("decode-0"), before.at("decode-0"));
+  EXPECT_NE(after.at("prefill-0"), before.at("prefill-0"));
+  silence("decode-0", seconds(10));
+  c.run_for(seconds(3));
+  EXPECT_NE(lives(c).at("decode-0"), before.at("decode-0")) << "three times lost_after is the end";
 }
 
 TEST(takeover, waits_for_all_of_the_newest_view) {
