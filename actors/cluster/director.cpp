@@ -20,7 +20,9 @@ director_state::interface::behavior_type director_state::make_behavior(director_
   version_ = term_.value << 20;
   balancer_.term = balancer_term{term_.value << 20};
   for (const auto& w : options_.wanted)
-    for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}});
+    for (uint32_t i = 0; i < w.count; ++i) seats_.push_back({{w.what, w.group, i, w.count}, {}, i < w.open});
+  if (options_.changes.on)
+    pools_ = {{role::prefill, options_.changes.least_prefill}, {role::decode, options_.changes.least_decode}};
   next_check();
   return {
       [this](const join_request& m) { return join(m); },
@@ -35,6 +37,7 @@ director_state::interface::behavior_type director_state::make_behavior(director_
       [this](const dial_request& m) {
         if (auto it = members_.find(m.to); it != members_.end()) tell(self_, it->second.agent, m);
       },
+      [this](const pool_load& m) { loaded(m); },
       [this](const status_query&) { return report(); },
       [this](const tick& t) {
         if (!check_.fired(t)) return;
@@ -42,6 +45,7 @@ director_state::interface::behavior_type director_state::make_behavior(director_
         next_check();
         if (taking_ && taking_->over(now(self_))) lead();
         if (!taking_) check_groups();
+        if (!taking_ && !pools_.empty()) plan_changes();
       },
   };
 }
@@ -133,7 +137,11 @@ std::string director_state::spare_text(const member& n) const {
 std::vector<role_assignment> director_state::give_seat(member& n) {
   policies::seat_choice_input in;
   in.wanted = n.wanted_seat;
-  for (const auto& s : seats_) {
+  std::vector<size_t> open;
+  for (size_t i = 0; i < seats_.size(); ++i) {
+    const auto& s = seats_[i];
+    if (!s.open) continue;
+    open.push_back(i);
     auto holder = members_.find(s.node);
     // A storage seat's blocks lie on the disks of the node that was started for it.
     const bool by_name = s.assignment.what == role::front || s.assignment.what == role::storage;
@@ -143,7 +151,7 @@ std::vector<role_assignment> director_state::give_seat(member& n) {
   const auto choice = policies::choose_seat(in);
   TROUPE_CHECK(choice, "the director's own seats: {}", choice.error().message);
   if (!choice->take) return {};
-  auto& s = seats_[*choice->take];
+  auto& s = seats_[open[*choice->take]];
   const auto before = s.node;
   s.node = n.entry.node;  // first, so that no spare takes it
   n.entry.roles = {{s.assignment, role_state::starting, {}, {}, {}}};
@@ -161,7 +169,12 @@ void director_state::lose(node_number node, const std::string& why) {
   for (auto& s : seats_)
     if (s.node == node) s.node = node_number{};
   if (taking_) return;
-  // A spare that gets its seat may push another node out, which comes here again: so by number.
+  seat_spares();
+  changed();
+}
+
+// A spare that gets its seat may push another node out, which comes here again: so by number.
+void director_state::seat_spares() {
   std::vector<node_number> numbers;
   for (auto& [number, n] : members_) numbers.push_back(number);
   for (const auto number : numbers) {
@@ -173,7 +186,6 @@ void director_state::lose(node_number node, const std::string& why) {
     note(fmt::format("spare node {} '{}' takes {}", number.value, n.entry.name, roles.front().seat()));
     tell(self_, n.agent, assign_roles{epoch_, n.entry.inc, roles, term_});
   }
-  changed();
 }
 
 void director_state::next_check() {
@@ -301,6 +313,7 @@ status_report director_state::report() {
   for (auto& [number, n] : members_) r.heard_ms_ago.push_back(to_ms(t - n.heard));
   r.complete = !taking_;
   for (auto& s : seats_) {
+    if (!s.open) continue;
     auto it = members_.find(s.node);
     if (it == members_.end()) r.empty_seats.push_back(s.assignment);
     r.complete = r.complete && it != members_.end() && !it->second.entry.roles.empty() &&

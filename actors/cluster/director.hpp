@@ -23,6 +23,15 @@ struct wanted_group {
   role what = role::none;
   std::string group;
   uint32_t count = 1;
+  uint32_t open = UINT32_MAX;  // seats that are to be filled from the start; others are opened when roles change
+};
+
+/// Ranks change between prefill and decode with the load: policies/role_plan.hpp. A unit is a rank.
+struct role_changes {
+  bool on = false;
+  nanoseconds every{std::chrono::seconds(10)};  // between two plans; loads are smoothed over three times that
+  nanoseconds drain{std::chrono::seconds(30)};  // for a rank's requests to finish before it changes
+  uint32_t least_prefill = 1, least_decode = 1;
 };
 
 /// What a director is told at its start; times are on the actor clock.
@@ -37,6 +46,7 @@ struct director_options {
   nanoseconds group_patience{std::chrono::seconds(10)};  // for a group to be ready in its view; then it gets another
   nanoseconds group_grace{std::chrono::seconds(1)};      // the same, where a step failed and no rank was suspected
   uint32_t max_views = 4;  // further views of the same ranks, each waited for twice as long; then the group has failed
+  role_changes changes;
   uint32_t max_nodes = 4096;  // a further join is refused with `exhausted`
 };
 

@@ -79,7 +79,7 @@ void director_state::regroup(const wanted_group& w) {
   auto& g = groups_[w.group];
   const bool first = g.epoch == group_epoch{};
   // A rank can do nothing without the others; a storage node serves what the code allows.
-  const bool enough = w.what == role::storage || !first || now_there.size() >= w.count;
+  const bool enough = w.what == role::storage || !first || now_there.size() >= std::min(w.count, w.open);
   if (now_there == g.members || now_there.empty() || !enough) return;
   g = {w.group, w.what, group_epoch{g.epoch.value + (first ? 1 : group_step_)}, w.count, std::move(now_there)};
   note(fmt::format("{}: view {} of {} of {} ranks", w.group, g.epoch.value, g.members.size(), w.count));

@@ -36,6 +36,14 @@ class director_state {
   struct seat {
     role_assignment assignment;
     node_number node;  // 0 = empty
+    bool open = true;  // to be filled
+  };
+  // A role whose ranks may become more or fewer.
+  struct pool {
+    role what = role::none;
+    uint32_t least = 1, since_change = UINT32_MAX;
+    double rate = 0, queued = 0;  // smoothed; as told last
+    nanoseconds heard{0};         // 0: never
   };
   // How long a group has been given to get going.
   struct trouble {
@@ -67,11 +75,18 @@ class director_state {
   cluster_view view() const;
   status_report report();
   void note(std::string text);
+  void seat_spares();
 
   // -- groups that do not get going ---------------------------------------------------------------------------------
   void check_groups();
   std::pair<std::string, bool> complaint(const group_view& g) const;
   void regroup(const wanted_group& w);
+
+  // -- roles that change with the load ------------------------------------------------------------------------------
+  void loaded(const pool_load& m);
+  void plan_changes();
+  bool open_one(role what);
+  bool close_one(role what);
 
   // -- taking over what runs ----------------------------------------------------------------------------------------
   join_reply rejoin(const rejoin_request& m);
@@ -87,6 +102,8 @@ class director_state {
   std::optional<takeover> taking_;  // while it hears who is there, it decides nothing
   uint64_t group_step_ = 1;         // to the next epoch of a group
   std::vector<seat> seats_;
+  std::vector<pool> pools_;  // prefill, decode; empty: roles stay
+  nanoseconds planned_{0};
   std::map<node_number, member> members_;  // bounded by max_nodes, as numbers_
   std::map<std::string, node_number> numbers_;
   std::map<std::string, group_view> groups_;  // epoch 0: not formed yet

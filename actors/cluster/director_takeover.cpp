@@ -27,14 +27,18 @@ join_reply director_state::rejoin(const rejoin_request& m) {
     for (const auto& r : m.roles) {
       auto s = std::find_if(seats_.begin(), seats_.end(), [&](const seat& x) { return x.assignment == r.assignment; });
       if (s == seats_.end()) return refuse(errc::stale, fmt::format("there is no seat {} now", r.assignment.seat()));
-      if (s->node.value) return refuse(errc::stale, fmt::format("node {} has its seat", s->node.value));
+      if (s->node.value && s->node != m.node)
+        return refuse(errc::stale, fmt::format("node {} has its seat", s->node.value));
     }
   }
   auto& n = add(m.self, m.node, m.inc);
   n.entry.roles = m.roles;
   for (auto& s : seats_)
     for (const auto& r : m.roles)
-      if (s.assignment == r.assignment) s.node = m.node;
+      if (s.assignment == r.assignment) {
+        s.node = m.node;
+        s.open = true;
+      }
   if (taking_) taking_->add(m);
   reply.epoch = epoch_;
   reply.node = m.node;
@@ -72,6 +76,10 @@ void director_state::lead() {
     if (std::any_of(options_.wanted.begin(), options_.wanted.end(), [&](const auto& w) { return w.group == g.group; }))
       groups_[g.group] = g;
   balancer_ = was.balancer;
+  // Roles had changed: as many of each as run now.
+  if (!pools_.empty())
+    for (auto& s : seats_)
+      if ((s.assignment.what == role::prefill || s.assignment.what == role::decode) && !s.node.value) s.open = false;
   note(fmt::format("leads {} nodes that ran before", members_.size()));
   group_step_ = unseen_views;
   changed();

@@ -27,10 +27,17 @@ class node_agent_state {
         [this](const cluster_view& m) { follow(m); },
         [this](const assign_roles& m) {
           if (at_ == phase::serving && m.inc == identity_.inc && m.epoch == identity_.epoch && m.term == term_)
-            start(m.roles);
+            m.retire_ms > 0 ? retire(std::chrono::milliseconds(m.retire_ms)) : start(m.roles);
         },
         [this](const role_update& m) { update(m); },
         [this](const suspects_found& m) { suspect(m); },
+        [this](pool_load m) {
+          if (at_ == phase::joining || !director_) return;
+          m.epoch = identity_.epoch;
+          m.node = identity_.node;
+          m.inc = identity_.inc;
+          tell(self_, director_, m);
+        },
         [this](const lookup_request& m) { return lookup(m); },
         [this](const stop_request& m) { return stop(m); },
         [this](const dial_request& m) {
@@ -143,6 +150,8 @@ class node_agent_state {
     log::warn("node agent: incarnation {} was given up: {}", identity_.inc.value, why);
     end_roles();
     heartbeat_.stop();
+    to_drain_.clear();
+    retiring_ = false;
     at_ = phase::joining;
     identity_ = {};
     view_ = {};
@@ -272,28 +281,54 @@ class node_agent_state {
       return p;
     }
     at_ = phase::draining;
+    retiring_ = false;
+    drain_all();
+    return p;
+  }
+
+  // The director wants something else of this node: as a new incarnation, when what it does is done.
+  void retire(nanoseconds within) {
+    if (retiring_ || roles_.empty()) return;
+    retiring_ = true;
+    deadline_ = now(self_) + within;
+    log::info("node agent: the roles are drained, for others");
+    drain_all();
+  }
+
+  void drain_all() {
+    to_drain_.clear();
     for (auto& [seat, r] : roles_) {
       r.report.state = role_state::draining;
       for (auto& d : r.actors.drain_order) to_drain_.push_back(d);
     }
     beat();
     drain_next();
-    return p;
   }
 
   void drain_next() {
-    if (to_drain_.empty()) return leave();
+    if (to_drain_.empty()) {
+      if (!retiring_) return leave();
+      retiring_ = false;
+      return give_up("its roles are over, as the director wanted");
+    }
     auto next = to_drain_.front();
     to_drain_.pop_front();
     const auto left = std::max(nanoseconds{0}, deadline_ - now(self_));
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+    // A stop, or the end of the incarnation, may come while a role retires: the drain that ran before is over then.
+    const auto still = [this, inc = identity_.inc, retiring = retiring_] {
+      return at_ != phase::left && inc == identity_.inc && retiring == retiring_;
+    };
     links_.ask(
         self_, next, left + options_.ask_timeout, drain_request{ms},
-        [this](const drain_reply& r) {
+        [this, still](const drain_reply& r) {
+          if (!still()) return;
           left_ += r.left;
           drain_next();
         },
-        [this](const error&) { drain_next(); });
+        [this, still](const error&) {
+          if (still()) drain_next();
+        });
   }
 
   void leave() {
@@ -320,7 +355,7 @@ class node_agent_state {
   director_actor director_;
   node_identity identity_;
   director_term term_;  // of the newest director that was obeyed
-  bool rejoining_ = false;
+  bool rejoining_ = false, retiring_ = false;
   nanoseconds heartbeat_every_{std::chrono::milliseconds(500)}, wait_{0}, deadline_{0};
   cluster_view view_;
   std::map<std::string, running_role> roles_;  // by seat; one today

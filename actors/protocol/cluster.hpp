@@ -12,6 +12,9 @@
 //     |<----------------------- assign_roles ----|   a spare node takes the seat of a lost one
 //     | suspect_report{group, epoch, ranks}      |   ranks that did not show up in a step
 //     |----------------------------------------->|
+//     | pool_load{role, rate, queued}            |   of the active balancers' node, every second
+//     |----------------------------------------->|
+//     |<-------------- assign_roles{retire} -----|   the role is wanted less than another: drain it, join again
 //     | leave_request                            |
 //     |----------------------------------------->|
 //
@@ -120,9 +123,24 @@ struct assign_roles {
   incarnation inc;  // of the node it is meant for
   std::vector<role_assignment> roles;
   director_term term{};
+  int64_t retire_ms = 0;  // > 0: instead, the roles that the node has are drained within so long; then it joins again
   bool operator==(const assign_roles&) const = default;
 };
-TROUPE_FIELDS(assign_roles, epoch, inc, roles, term)
+TROUPE_FIELDS(assign_roles, epoch, inc, roles, term, retire_ms)
+
+/// What there is to do for all ranks of a role, as the active balancer of the role sees it. In unit-seconds, a unit being
+/// a rank: policies/role_plan.hpp.
+struct pool_load {
+  cluster_epoch epoch;
+  node_number node;  // of the balancer; identity and epoch are filled in by its node agent
+  incarnation inc;
+  balancer_term term;
+  role what = role::none;
+  double rate = 0;    // prefill: work placed per second; decode: ranks' worth of slots or pages in use
+  double queued = 0;  // prefill: work that was placed and is not done
+  bool operator==(const pool_load&) const = default;
+};
+TROUPE_FIELDS(pool_load, epoch, node, inc, term, what, rate, queued)
 
 /// Ranks that did not take part in a step of the group.
 struct suspect_report {
@@ -259,12 +277,14 @@ TROUPE_FIELDS(greeting, node, inc, door)
 using director_actor = actor_type<takes<dial_request>, answers<join_request, join_reply>,
                                   answers<rejoin_request, join_reply>,
                                   answers<heartbeat, heartbeat_reply>, answers<suspect_report, ack>,
-                                  answers<leave_request, ack>, answers<status_query, status_report>, takes<tick>>;
+                                  answers<leave_request, ack>, takes<pool_load>,
+                                  answers<status_query, status_report>, takes<tick>>;
 
 // -- inside a node ------------------------------------------------------------------------------------------------
 //
 //   rank, entrypoint ... --- role_update ---> node_agent --- cluster_view ---> rank, entrypoint, directory
 //   rank ---------------- suspects_found ---> node_agent
+//   balancer ------------------ pool_load --> node_agent
 //   runtime ---------------- stop_request --> node_agent   (drains its roles, leaves, answers; the runtime then exits)
 //   another node's directory - lookup_request -> node_agent -> handle of a role actor by name
 
@@ -332,7 +352,8 @@ TROUPE_FIELDS(agent_report, joined, node, inc, roles, text)
 
 using node_agent_actor = actor_type<takes<cluster_view>, takes<assign_roles>, takes<role_update>, takes<suspects_found>,
                                     answers<lookup_request, lookup_reply>, answers<stop_request, stop_reply>,
-                                    answers<agent_query, agent_report>, takes<dial_request>, takes<tick>>;
+                                    answers<agent_query, agent_report>, takes<dial_request>, takes<pool_load>,
+                                    takes<tick>>;
 
 // -- directory ----------------------------------------------------------------------------------------------------
 //

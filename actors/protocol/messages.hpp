@@ -53,7 +53,7 @@ TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
   F(placement_report) F(stage_placement) F(flip_placement) F(drop_placement) F(placement_reply) F(eplb_query) \
   F(eplb_report) F(match_answer) F(prefix_read) F(prefix_drop) F(prefix_done) F(prefix_write) F(prefix_event) \
   TROUPE_BALANCE_MESSAGES(F) \
-  F(dial_request) F(greeting) F(rejoin_request) \
+  F(dial_request) F(greeting) F(rejoin_request) F(pool_load) \
   TROUPE_STORAGE_MESSAGES(F)
 // clang-format on
 

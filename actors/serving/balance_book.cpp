@@ -176,6 +176,7 @@ place_reply balance_book::place(const place_request& m, nanoseconds now) {
   }
   c.made.target = reply.target = std::next(ranks_.begin(), static_cast<std::ptrdiff_t>(c.index))->first;
   add(c.made);
+  placed_ns_ += c.made.work.attention_ns + c.made.work.linear_ns;
   f.leases.emplace(m.lease, std::move(c.made));
   ++leases_;
   ++counters_.placed;
@@ -215,6 +216,20 @@ void balance_book::update(const lease_update& m, nanoseconds now) {
     f.leases.emplace(h.lease, std::move(l));
     ++leases_;
   }
+}
+
+void balance_book::measure(pool_load& out, nanoseconds since) {
+  const double placed = std::exchange(placed_ns_, 0.0);
+  for (const auto& [key, r] : ranks_) {
+    if (what_ == role::prefill) {
+      out.queued += (r.attention_ns + r.linear_ns) / 1e9;
+    } else if (r.answered && r.told.slots > 0) {
+      const double room = static_cast<double>(r.told.pages) * r.told.page_tokens;
+      const double full = static_cast<double>(r.leases + r.unknown) / r.told.slots;
+      out.rate += std::max(full, room > 0 ? static_cast<double>(r.told.kv_tokens) / room : 0.0);
+    }
+  }
+  if (what_ == role::prefill && since.count() > 0) out.rate = placed / static_cast<double>(since.count());
 }
 
 void balance_book::remove_front(std::map<incarnation, front>::iterator it) {

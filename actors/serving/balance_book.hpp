@@ -47,6 +47,8 @@ class balance_book {
   std::vector<actor_key> ready() const;
   /// Every ready rank has answered.
   bool complete() const;
+  /// Fills rate and queue; `since`: the time since the last call.
+  void measure(pool_load& out, nanoseconds since);
   /// Fills everything but role, term and `active`.
   void describe(balancer_report& out) const;
 
@@ -95,6 +97,7 @@ class balance_book {
   size_t leases_ = 0;
   policies::prefill_cost cost_ = policies::prefill_place_input{}.cost;
   uint32_t chunk_tokens_ = policies::prefill_place_input{}.chunk_tokens;
+  double placed_ns_ = 0;             // prefill work given out since it was measured last
   std::deque<std::string> reasons_;  // the last 16
   balancer_report counters_;
 };

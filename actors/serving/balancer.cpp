@@ -12,7 +12,7 @@
 namespace troupe::actors {
 namespace {
 
-enum balancer_timer : uint8_t { load_timer = 1, expiry_timer = 2 };
+enum balancer_timer : uint8_t { load_timer = 1, expiry_timer = 2, report_timer = 3 };
 
 class balancer_state {
  public:
@@ -50,6 +50,7 @@ class balancer_state {
         },
         [this](const tick& t) {
           if (load_.fired(t)) ask_loads();
+          if (report_.fired(t)) report_load();
           if (expiry_.fired(t)) {
             for (auto inc : book_->expire(now(self_) - options_.lease_life)) forget(inc, "was not heard");
             keep_going();
@@ -140,6 +141,21 @@ class balancer_state {
       return true;
     });
     if (active_) ask_loads();
+    if (active_ && options_.agent && !report_.armed()) {
+      reported_ = now(self_);
+      report_.arm(self_, options_.report_every);
+    }
+  }
+
+  void report_load() {
+    if (!active_) return;
+    const auto t = now(self_);
+    pool_load m;
+    m.term = term_;
+    m.what = options_.what;
+    book_->measure(m, t - std::exchange(reported_, t));
+    tell(self_, options_.agent, m);
+    report_.arm(self_, options_.report_every);
   }
 
   // -- loads ------------------------------------------------------------------------------------------------------
@@ -207,7 +223,8 @@ class balancer_state {
   incarnation newest_;                         // of any view
   std::map<incarnation, any_handle> watched_;  // the fronts of the book, bounded by max_fronts
   std::map<actor_key, scheduler> schedulers_;  // of the ready ranks
-  timer load_{load_timer}, expiry_{expiry_timer};
+  timer load_{load_timer}, expiry_{expiry_timer}, report_{report_timer};
+  nanoseconds reported_{0};
 };
 
 }  // namespace

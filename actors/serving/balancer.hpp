@@ -13,9 +13,11 @@ struct balancer_options {
   role what = role::none;  // prefill or decode
   node_identity identity;
   directory_actor directory;
+  node_agent_actor agent;                            // told the load of all ranks while active
   uint32_t max_fronts = 64;                          // a further one is refused (exhausted)
   nanoseconds lease_life{std::chrono::seconds(10)};  // a front that was not heard for so long loses its leases
   nanoseconds load_every{std::chrono::milliseconds(250)};
+  nanoseconds report_every{std::chrono::seconds(1)};
   nanoseconds ask_timeout{std::chrono::seconds(1)};
 };
 

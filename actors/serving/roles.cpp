@@ -57,6 +57,7 @@ role_actors start_front_role(const role_context& context, const entrypoint_optio
     of_balancer.what = what;
     of_balancer.identity = context.identity;
     of_balancer.directory = context.directory;
+    of_balancer.agent = context.agent;
     auto balancer = spawn_balancer(context.parent, std::move(of_balancer));
     out.named[balancer_name(seat, what)] = caf::actor_cast<any_handle>(balancer);
     out.viewers.insert(out.viewers.begin(), balancer);  // active before the entrypoint hears of it

@@ -155,6 +155,12 @@ struct reader {
     };
     ranks(s.prefill, "prefill");
     ranks(s.decode, "decode");
+    if (s.cluster.role_changes) {
+      rule(s.prefill.ep == 1, "prefill.ep", "must be 1 with cluster.role_changes");
+      rule(s.prefill.ranks > 0, "prefill.ranks", "must not be 0 with cluster.role_changes");
+      rule(s.decode.ep == 1 || s.decode.ep == s.decode.ranks, "decode.ep",
+           "must be 1 or decode.ranks with cluster.role_changes");
+    }
     rule(s.storage.low_mark <= s.storage.high_mark, "storage.low_mark", "is above storage.high_mark");
     rule(s.storage.nodes == 0 || s.storage.nodes * s.storage.disks >= s.storage.data + s.storage.parity,
          "storage.nodes", "times storage.disks is less than storage.data + storage.parity");

@@ -18,7 +18,8 @@ namespace troupe::config {
 struct cluster_section {
   cluster_section();
   std::string name;
-  std::chrono::nanoseconds heartbeat, lost_after, connection_timeout, join_timeout, drain_timeout;
+  std::chrono::nanoseconds heartbeat, lost_after, connection_timeout, join_timeout, drain_timeout, role_every;
+  bool role_changes;
 };
 
 /// The checkpoint that is served. Paths are absolute after loading.

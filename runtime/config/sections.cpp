@@ -37,7 +37,13 @@ const section<cluster_section>& cluster_table() {
        duration<s>("join_timeout", &s::join_timeout, 30s, 1s, 1h,
                    "How long a starting node keeps trying to reach the director before it gives up."),
        duration<s>("drain_timeout", &s::drain_timeout, 10s, 0s, 1h,
-                   "How long a stopping node lets running requests finish before it ends them with an error.")}};
+                   "How long a stopping node lets running requests finish before it ends them with an error."),
+       flag<s>("role_changes", &s::role_changes, false,
+               "Ranks change between prefill and decode with the load: one finishes what it has, and starts again in "
+               "the role that needs more. For ranks that were not started for a seat; `prefill.ep` must be 1, and "
+               "`decode.ep` 1 or `decode.ranks`."),
+       duration<s>("role_every", &s::role_every, 10s, 100ms, 1h,
+                   "Time between two looks at the roles; loads are smoothed over three times that.")}};
   return table;
 }
 

@@ -17,7 +17,7 @@ namespace troupe::node {
 std::vector<std::string> seats_of(const config::settings& s) {
   std::vector<std::string> out{"director"};
   for (const auto& g : wanted_groups(s)) {
-    for (uint32_t i = 0; i < g.count; ++i) out.push_back(g.group + "/" + std::to_string(i));
+    for (uint32_t i = 0; i < std::min(g.count, g.open); ++i) out.push_back(g.group + "/" + std::to_string(i));
   }
   return out;
 }
@@ -40,7 +40,13 @@ result<std::unique_ptr<local_cluster>> local_cluster::start(const up_request& re
 }
 
 result<void> local_cluster::start_child(const std::string& seat, const std::string& join) {
-  child_spec spec{process_name(seat), {"node", "--config", request_.config_file, "--seat", seat}};
+  child_spec spec{process_name(seat), {"node", "--config", request_.config_file}};
+  // A rank that may change its role is not started for a seat.
+  const bool rank = seat != "director" && !seat.starts_with("front") && !seat.starts_with(actors::storage_group);
+  if (rank && request_.settings.cluster.role_changes)
+    spec.name = fmt::format("rank-{}", ranks_.size());
+  else
+    spec.args.insert(spec.args.end(), {"--seat", seat});
   for (const auto& o : request_.overrides) spec.args.insert(spec.args.end(), {"--set", o});
   if (!join.empty()) spec.args.insert(spec.args.end(), {"--join", join});
   TROUPE_TRY(pid_t pid, children_.start(spec));
@@ -49,7 +55,7 @@ result<void> local_cluster::start_child(const std::string& seat, const std::stri
     stores_.push_back(spec.name);
   else if (seat.rfind("front", 0) == 0)
     fronts_.push_back(spec.name);
-  else if (seat != "director")
+  else if (rank)
     ranks_.push_back(spec.name);
   return {};
 }

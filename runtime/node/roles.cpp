@@ -80,10 +80,22 @@ class configured_roles final : public actors::role_factory {
 
 std::vector<actors::wanted_group> wanted_groups(const config::settings& s) {
   std::vector<actors::wanted_group> out{{actors::role::front, "front", s.front.count}};
-  for (uint32_t g = 0; g < s.prefill.ranks / s.prefill.ep; ++g)
-    out.push_back({actors::role::prefill, "prefill-" + std::to_string(g), s.prefill.ep});
-  for (uint32_t g = 0; g < s.decode.ranks / s.decode.ep; ++g)
-    out.push_back({actors::role::decode, "decode-" + std::to_string(g), s.decode.ep});
+  // Where roles change, every rank may have either: there is a seat for it in both.
+  const bool changes = s.cluster.role_changes;
+  const uint32_t all = s.prefill.ranks + s.decode.ranks;
+  auto add = [&](actors::role what, const config::ranks_section& r) {
+    const uint32_t open = r.ranks / r.ep;
+    for (uint32_t g = 0; g < (changes && r.ep == 1 ? all : open); ++g) {
+      actors::wanted_group w{what, fmt::format("{}-{}", to_string(what), g), r.ep};
+      if (changes) {
+        w.open = g < open ? r.ep : 0;
+        if (r.ep > 1) w.count = all;
+      }
+      out.push_back(std::move(w));
+    }
+  };
+  add(actors::role::prefill, s.prefill);
+  add(actors::role::decode, s.decode);
   if (s.storage.nodes > 0) out.push_back({actors::role::storage, actors::storage_group, s.storage.nodes});
   return out;
 }
@@ -95,6 +107,9 @@ actors::director_options director_options_of(const config::settings& s, cluster_
   d.wanted = wanted_groups(s);
   d.heartbeat = s.cluster.heartbeat;
   d.lost_after = s.cluster.lost_after;
+  d.changes.on = s.cluster.role_changes;
+  d.changes.every = s.cluster.role_every;
+  d.changes.drain = s.cluster.drain_timeout;
   return d;
 }
 

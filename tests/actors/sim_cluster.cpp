@@ -95,8 +95,10 @@ sim_cluster::sim_cluster(cluster_options o)
     if (start) start_node(name);
   };
   for (uint32_t i = 0; i < options_.fronts; ++i) add("front-" + std::to_string(i), "front/" + std::to_string(i));
-  for (uint32_t i = 0; i < options_.prefill; ++i) add("prefill-" + std::to_string(i), "prefill-" + std::to_string(i));
-  for (uint32_t i = 0; i < options_.decode; ++i) add("decode-" + std::to_string(i), "decode-0/" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.prefill; ++i)
+    add("prefill-" + std::to_string(i), options_.changes.on ? "" : "prefill-" + std::to_string(i));
+  for (uint32_t i = 0; i < options_.decode; ++i)
+    add("decode-" + std::to_string(i), options_.changes.on ? "" : "decode-0/" + std::to_string(i));
   for (uint32_t i = 0; i < options_.spares; ++i) add("spare-" + std::to_string(i), "decode-0", false);
 }
 
@@ -114,9 +116,13 @@ void sim_cluster::start_director() {
   d.epoch = cluster_epoch{++director_epoch_};
   if (director_epoch_ > 1) d.settle = std::chrono::seconds(1);
   d.wanted.push_back({role::front, "front", options_.fronts});
-  for (uint32_t i = 0; i < options_.prefill; ++i)
-    d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1});
-  if (options_.decode > 0) d.wanted.push_back({role::decode, "decode-0", options_.decode});
+  const bool any = options_.changes.on;
+  const uint32_t ranks = options_.prefill + options_.decode;
+  for (uint32_t i = 0; i < (any ? ranks : options_.prefill); ++i)
+    d.wanted.push_back({role::prefill, "prefill-" + std::to_string(i), 1, i < options_.prefill ? 1u : 0u});
+  if (options_.decode > 0)
+    d.wanted.push_back({role::decode, "decode-0", any ? ranks : options_.decode, options_.decode});
+  d.changes = options_.changes;
   director_ = spawn_director(*system_, net_->id(home), sim::coordinator::of(*system_).unit(), d);
   listeners_["director"] = caf::actor_cast<caf::strong_actor_ptr>(director_);
 }

@@ -40,6 +40,7 @@ struct client : std::enable_shared_from_this<client> {
 struct cluster_options {
   uint64_t seed = 1;
   uint32_t prefill = 1, decode = 2, fronts = 1, spares = 0;
+  role_changes changes;  // on: ranks take any seat, and each role may have all of them
   sim::link_options link;
   stand_in_options engine;
   bool cache = false;     // a block store, see sim_cluster::store

@@ -1,4 +1,4 @@
-// The director's process is started again, or another one takes its place: the cluster that runs goes on.
+// What the director does when it is started again, when nodes are silent, and when the load changes.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -132,6 +132,62 @@ TEST(takeover, what_an_older_director_says_is_not_obeyed) {
   m.term = director_term{s.view.term.value + 1};
   const auto reply = c.ask_now<join_reply>(c.director(), m);
   EXPECT_EQ(reply.outcome.code, errc::unavailable) << reply.outcome.text;
+}
+
+// Seats of a role that are filled and ready.
+uint32_t ready(sim_cluster& c, role what) {
+  uint32_t n = 0;
+  for (const auto& x : c.status().view.nodes)
+    for (const auto& r : x.roles) n += r.assignment.what == what && r.state == role_state::ready;
+  return n;
+}
+
+// Clients that come one after the other, `at_once` at a time, until `until` holds; returns whether it did.
+bool keep_busy(sim_cluster& c, size_t at_once, uint32_t prompt, uint32_t output, const std::function<bool()>& until) {
+  for (int i = 0; i < 1200; ++i) {
+    size_t open = 0;
+    for (const auto& x : c.clients) open += x->ends == 0;
+    for (; open < at_once; ++open) {
+      auto r = c.random_request();
+      r.prompt.assign(prompt, 7);
+      r.stop.max_tokens = output;
+      r.stop.ignore_eos = true;
+      c.submit(r);
+    }
+    c.run_for(milliseconds(100));
+    if (i % 10 == 0 && until()) return true;
+  }
+  return false;
+}
+
+TEST(roles, ranks_go_where_the_load_is_and_back_without_losing_a_token) {
+  auto o = seeded(66);
+  o.prefill = 2;
+  o.decode = 2;
+  o.changes.on = true;
+  o.changes.every = seconds(2);
+  o.changes.drain = seconds(5);
+  o.engine.per_row = milliseconds(1);
+  o.engine.limits.pages = 200;
+  sim_cluster c{o};
+  c.wait_ready();
+  ASSERT_EQ(ready(c, role::prefill), 2u);
+  ASSERT_EQ(ready(c, role::decode), 2u);
+  EXPECT_TRUE(keep_busy(c, 24, 400, 1, [&] { return ready(c, role::prefill) == 3 && ready(c, role::decode) == 1; }))
+      << "prompts";
+  EXPECT_TRUE(keep_busy(c, 24, 4, 100, [&] { return ready(c, role::prefill) == 1 && ready(c, role::decode) == 3; }))
+      << "answers";
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
+  c.run_for(seconds(60));
+  EXPECT_EQ(ready(c, role::decode), 3u) << "an idle cluster stays as it is";
+  c.expect_clients_right(true);
+  c.expect_clean();
+  // The director may die: what runs is what there is.
+  c.crash_director();
+  c.start_director();
+  c.run_for(seconds(5));
+  EXPECT_EQ(ready(c, role::prefill), 1u);
+  EXPECT_EQ(ready(c, role::decode), 3u);
 }
 
 // A node whose heartbeats were late before is waited for longer than one that was regular.
