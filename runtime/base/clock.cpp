@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "runtime/base/wall.hpp"
+
 namespace troupe {
 namespace {
 
@@ -19,6 +21,11 @@ const clock_source& steady_clock() {
 
 int64_t wall_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+int64_t wall_tenths() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count() / 100;
 }
 
 void sleep_for(nanoseconds d) { std::this_thread::sleep_for(d); }

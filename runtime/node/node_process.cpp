@@ -12,6 +12,7 @@
 
 #include "actors/cluster/node_agent.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/wall.hpp"
 #include "runtime/node/actor_net.hpp"
 #include "runtime/node/directory.hpp"
 #include "runtime/node/front.hpp"
@@ -76,7 +77,7 @@ class process {
     auto& system = net_.system();
     config::address reached;
     if (is_director()) {
-      auto d = director_options_of(settings_, cluster_epoch{static_cast<uint64_t>(wall_seconds())});
+      auto d = director_options_of(settings_, cluster_epoch{static_cast<uint64_t>(wall_tenths())});
       // Under a supervisor the cluster begins anew; otherwise nodes may run that another director has led.
       if (request_.report_fd < 0) d.settle = 3 * settings_.cluster.heartbeat;
       director_ = actors::spawn_director(system, system.node(), nullptr, std::move(d));

@@ -19,7 +19,7 @@ cluster_options seeded(uint64_t seed) {
   return o;
 }
 
-void submit(sim_cluster& c, int n) {
+void send_batch(sim_cluster& c, int n) {
   for (int i = 0; i < n; ++i) c.submit(c.random_request());
 }
 
@@ -40,13 +40,13 @@ TEST(takeover, a_restarted_director_goes_on_with_what_runs) {
   const auto before = lives(c);
   const auto balancers = c.status().view.balancer;
   for (int round = 0; round < 3; ++round) {
-    submit(c, 10);
+    send_batch(c, 10);
     c.run_for(milliseconds(5));
     c.crash_director();
-    submit(c, 10);
+    send_batch(c, 10);
     c.run_for(milliseconds(400 * round));
     c.start_director();
-    submit(c, 10);
+    send_batch(c, 10);
     EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
     c.wait_ready();
     EXPECT_EQ(lives(c), before) << "round " << round;
@@ -62,7 +62,7 @@ TEST(takeover, who_died_in_the_meantime_is_missed_and_comes_back_as_another) {
   sim_cluster c{seeded(62)};
   c.wait_ready();
   const auto before = lives(c);
-  submit(c, 20);
+  send_batch(c, 20);
   c.run_for(milliseconds(10));
   c.crash_director();
   c.crash("decode-1", sim::crash_kind::killed);
@@ -77,7 +77,7 @@ TEST(takeover, who_died_in_the_meantime_is_missed_and_comes_back_as_another) {
   c.wait_ready();
   after = lives(c);
   EXPECT_GT(after["decode-1"], before.at("decode-1"));
-  submit(c, 10);
+  send_batch(c, 10);
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
   c.run_for(seconds(25));
   c.expect_clients_right(true);
@@ -98,7 +98,7 @@ TEST(takeover, a_process_that_was_started_again_without_a_director_gets_its_seat
   EXPECT_GT(after["prefill-0"], before.at("prefill-0"));
   for (const char* same : {"front-0", "decode-0", "decode-1", "group decode-0"})
     EXPECT_EQ(after[same], before.at(same)) << same;
-  submit(c, 10);
+  send_batch(c, 10);
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
   c.expect_clients_right(true);
 }
@@ -122,7 +122,7 @@ TEST(takeover, what_an_older_director_says_is_not_obeyed) {
   }
   c.run_for(seconds(1));
   EXPECT_EQ(c.ask_now<agent_report>(c.node("decode-0").agent, agent_query{}).roles.size(), 1u);
-  submit(c, 10);
+  send_batch(c, 10);
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(30)));
   c.expect_clients_right(true);
   // And an older one that a node finds at the address takes nobody over.
@@ -135,7 +135,7 @@ TEST(takeover, what_an_older_director_says_is_not_obeyed) {
 }
 
 // Seats of a role that are filled and ready.
-uint32_t ready(sim_cluster& c, role what) {
+uint32_t ready_seats(sim_cluster& c, role what) {
   uint32_t n = 0;
   for (const auto& x : c.status().view.nodes)
     for (const auto& r : x.roles) n += r.assignment.what == what && r.state == role_state::ready;
@@ -171,23 +171,25 @@ TEST(roles, ranks_go_where_the_load_is_and_back_without_losing_a_token) {
   o.engine.limits.pages = 200;
   sim_cluster c{o};
   c.wait_ready();
-  ASSERT_EQ(ready(c, role::prefill), 2u);
-  ASSERT_EQ(ready(c, role::decode), 2u);
-  EXPECT_TRUE(keep_busy(c, 24, 400, 1, [&] { return ready(c, role::prefill) == 3 && ready(c, role::decode) == 1; }))
-      << "prompts";
-  EXPECT_TRUE(keep_busy(c, 24, 4, 100, [&] { return ready(c, role::prefill) == 1 && ready(c, role::decode) == 3; }))
-      << "answers";
+  ASSERT_EQ(ready_seats(c, role::prefill), 2u);
+  ASSERT_EQ(ready_seats(c, role::decode), 2u);
+  EXPECT_TRUE(keep_busy(c, 24, 400, 1, [&] {
+    return ready_seats(c, role::prefill) == 3 && ready_seats(c, role::decode) == 1;
+  })) << "prompts";
+  EXPECT_TRUE(keep_busy(c, 24, 4, 100, [&] {
+    return ready_seats(c, role::prefill) == 1 && ready_seats(c, role::decode) == 3;
+  })) << "answers";
   EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(60)));
   c.run_for(seconds(60));
-  EXPECT_EQ(ready(c, role::decode), 3u) << "an idle cluster stays as it is";
+  EXPECT_EQ(ready_seats(c, role::decode), 3u) << "an idle cluster stays as it is";
   c.expect_clients_right(true);
   c.expect_clean();
   // The director may die: what runs is what there is.
   c.crash_director();
   c.start_director();
   c.run_for(seconds(5));
-  EXPECT_EQ(ready(c, role::prefill), 1u);
-  EXPECT_EQ(ready(c, role::decode), 3u);
+  EXPECT_EQ(ready_seats(c, role::prefill), 1u);
+  EXPECT_EQ(ready_seats(c, role::decode), 3u);
 }
 
 // A node whose heartbeats were late before is waited for longer than one that was regular.

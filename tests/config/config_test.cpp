@@ -55,7 +55,7 @@ TEST(config, mistakes_name_file_line_column_and_key) {
       {"prefill:\n  ranks: two\n", R"(c\.yaml:4:10: prefill\.ranks: 'two' is not a whole number)"},
       {"decode:\n  ranks: 0\n", R"(c\.yaml:4:10: decode\.ranks: 0 is out of range; it must be 1 to 64)"},
       {"prefill:\n  ranks: 1.5\n", R"(c\.yaml:4:10: prefill\.ranks: '1\.5' is not a whole number)"},
-      {"prefill:\n  ranks: -1\n", R"(c\.yaml:4:10: .*not a whole number)"},
+      {"prefill:\n  ranks: -1\n", R"(c\.yaml:4:10: .*-1 is negative)"},
       {"prefill:\n  ranks: 99999999999999999999\n", R"(c\.yaml:4:10: .*too large)"},
       {"prefill:\n  ranks: [1]\n",
        R"(c\.yaml:4:10: prefill\.ranks: is a list; expected number of processes, e\.g\. 1)"},
