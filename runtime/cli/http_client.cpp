@@ -8,6 +8,7 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace troupe::cli {
 namespace {
@@ -33,6 +34,8 @@ class connection {
     m.set(http::field::host, request_.server.text());
     m.set(http::field::connection, "close");
     if (!request_.api_key.empty()) m.set(http::field::authorization, "Bearer " + request_.api_key);
+    if (!request_.request_id.empty()) m.set("X-Request-Id", request_.request_id);
+    if (!request_.last_event_id.empty()) m.set("Last-Event-ID", request_.last_event_id);
     if (!request_.body.empty()) m.set(http::field::content_type, "application/json");
     m.body() = request_.body;
     m.prepare_payload();
@@ -118,14 +121,15 @@ result<http_response> fetch(const http_request& r) {
   return http_response{c.status(), std::move(body)};
 }
 
-result<http_response> fetch_stream(const http_request& r, const std::function<bool(std::string_view)>& on_data) {
+result<http_response> fetch_stream(const http_request& r, const std::function<bool(std::string_view)>& on_data,
+                                   std::string* last_id) {
   connection c(r);
   if (auto ok = c.open(); !ok) return fail(ok.error());
   if (!c.is_stream()) {
     TROUPE_TRY(std::string body, rest_of(c));
     return http_response{c.status(), std::move(body)};
   }
-  std::string pending;
+  std::string pending, id;
   for (;;) {
     TROUPE_TRY(std::string_view piece, c.next());
     if (piece.empty()) return http_response{c.status(), ""};
@@ -134,7 +138,9 @@ result<http_response> fetch_stream(const http_request& r, const std::function<bo
     for (size_t end; (end = pending.find('\n', begin)) != std::string::npos; begin = end + 1) {
       std::string_view line(pending.data() + begin, end - begin);
       if (line.ends_with('\r')) line.remove_suffix(1);
+      if (line.starts_with("id: ")) id = line.substr(4);
       if (!line.starts_with("data:")) continue;
+      if (last_id && !id.empty()) *last_id = std::exchange(id, "");
       line.remove_prefix(line.starts_with("data: ") ? 6 : 5);
       if (line == "[DONE]") continue;
       if (!on_data(line)) return http_response{c.status(), ""};

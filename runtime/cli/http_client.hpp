@@ -18,6 +18,7 @@ struct http_request {
   std::string target = "/";
   std::string body;
   std::string api_key;                             // empty: none is sent
+  std::string request_id, last_event_id;           // X-Request-Id, Last-Event-ID; empty: not sent
   nanoseconds silence = std::chrono::seconds(60);  // longest wait for the connection, the answer, or its next byte
 };
 
@@ -35,8 +36,10 @@ result<config::address> parse_base_url(std::string text);
 result<http_response> fetch(const http_request& r);
 
 /// The same for an SSE stream: `on_data` gets the text after each "data: " as it arrives, "[DONE]" left out, and
-/// returns false to stop. An answer that is not a stream (an error object) is returned in `body`.
-result<http_response> fetch_stream(const http_request& r, const std::function<bool(std::string_view)>& on_data);
+/// returns false to stop. An answer that is not a stream (an error object) is returned in `body`. `last_id` becomes the
+/// id of the latest event that had one, for last_event_id of a request that goes on where this one broke off.
+result<http_response> fetch_stream(const http_request& r, const std::function<bool(std::string_view)>& on_data,
+                                   std::string* last_id = nullptr);
 
 /// The message of an OpenAI error object, or the body itself when it is none.
 std::string error_text(const http_response& r);

@@ -1,6 +1,7 @@
 #include "runtime/gateway/completion.hpp"
 
 #include <algorithm>
+#include <charconv>
 
 #include "runtime/base/log.hpp"
 
@@ -58,6 +59,20 @@ std::shared_ptr<completion> completion::start(std::shared_ptr<core> shared, std:
   if (before >= c.opts.max_requests) {
     return turn_away("overload", {429, fmt::format("{} requests are running, that is the limit; try again", before),
                                   "rate_limit_error", "", "overloaded", 1});
+  }
+  if (!request.last_event_id.empty()) {
+    const auto& text = request.last_event_id;
+    uint32_t position = 0;
+    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), position);
+    if (ec != std::errc{} || end != text.data() + text.size() || self->request_id_ != request.request_id) {
+      self->refuse(
+          {400,
+           "Last-Event-ID goes with the X-Request-Id of the answer that is to go on, and is the id of its last "
+           "event that came",
+           "invalid_request_error", "", "bad_last_event_id", 0});
+      return nullptr;
+    }
+    self->delivered_ = position;
   }
   self->id_ = fmt::format("{}.{}", self->request_id_, c.requests.fetch_add(1));
   c.on_encoder([self, body = std::move(request.body), chat] {
@@ -135,12 +150,14 @@ void completion::on_prepared(api_result<prepared> p) {
   if (!p) return refuse(p.error());
   request_ = std::move(p->request);
   prompt_tokens_ = static_cast<uint32_t>(p->prompt.size());
-  seed_ = request_.seed ? *request_.seed : core_->draw_seed();
+  seed_ = request_.seed ? *request_.seed : core::seed_of(who_.tenant, request_id_);
   writer_.emplace(
       api_writer::facts{request_.chat, (request_.chat ? "chatcmpl-" : "cmpl-") + request_id_, wall_seconds(),
                         core_->model, core_->gen.facts().fingerprint, seed_, request_.logprobs, request_.include_usage},
       core_->recipe->tokens());
   answer_.emplace(core_->recipe->tokens(), std::move(request_.stop), request_.min_tokens, request_.logprobs >= 0);
+  if (!request_.stream || delivered_ < prompt_tokens_) delivered_ = -1;
+  first_sent_ = delivered_ >= 0;
 
   generate_request g;
   g.id = id_;
@@ -226,9 +243,16 @@ void completion::take(generate_event& event) {
     if (i < event.top.size()) r.top = std::move(event.top[i]);
     position_ = event.first_position + static_cast<uint32_t>(i);
     if (!answer_->add(std::move(r)) && !event.done) core_->gen.cancel(id_);
+    if (position_ <= delivered_) drop_delivered();
   }
   if (event.done) return finish(event);
   emit();
+}
+
+// What was given out up to a token depends on the tokens only, so this is what the client has.
+void completion::drop_delivered() {
+  (void)answer_->take_text();
+  (void)answer_->take_records();
 }
 
 void completion::emit() {
@@ -243,7 +267,8 @@ void completion::emit() {
   open_stream();
   if (!first_sent_) {
     first_sent_ = true;
-    if (std::string first = writer_->first_chunk(); !first.empty()) event_line(first);
+    // Without an id: it holds no token.
+    if (std::string first = writer_->first_chunk(); !first.empty()) out_->write(fmt::format("data: {}\n\n", first));
   }
   if (!text.empty() || !records.empty()) event_line(writer_->text_chunk(text, records));
 }
@@ -259,8 +284,7 @@ void completion::open_stream() {
 }
 
 void completion::event_line(const std::string& json) {
-  // The position of the last token taken: with it a client can come back by Last-Event-ID, because what was given out
-  // up to a token depends on the tokens only.
+  // The position of the last token taken: with it a client comes back by Last-Event-ID.
   if (answer_->tokens() > 0)
     out_->write(fmt::format("id: {}\ndata: {}\n\n", position_, json));
   else
@@ -284,6 +308,7 @@ void completion::finish(const generate_event& last) {
     return fail_answer(e);
   }
   answer_->finish();
+  if (request_.stream && answer_->tokens() > 0 && ++position_ <= delivered_) drop_delivered();
   const char* reason = reason_name(last, stopped);
   api_usage usage{prompt_tokens_, answer_->tokens(), std::min(last.usage.cached_tokens, prompt_tokens_)};
   emit();

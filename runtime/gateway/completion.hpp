@@ -45,6 +45,7 @@ class completion final : public exchange_user, public std::enable_shared_from_th
   void on_event(generate_event event);
   void measure(const generate_event& event);
   void take(generate_event& event);
+  void drop_delivered();
   void emit();
   void open_stream();
   void event_line(const std::string& json);
@@ -75,7 +76,8 @@ class completion final : public exchange_user, public std::enable_shared_from_th
   bool ended_ = false;       // the last event was accounted
   bool streaming_ = false;   // the headers are out
   bool first_sent_ = false;  // the chunk with the role is out
-  uint32_t position_ = 0;    // of the last token taken; the `id:` of stream events
+  uint32_t position_ = 0;    // of the last token taken, at the end one more; the `id:` of stream events
+  int64_t delivered_ = -1;   // up to this position the client has everything, from an earlier answer
   bool got_token_ = false;
   nanoseconds last_token_{0};
   std::deque<generate_event> held_;  // waiting for room; bounded by the request's max_tokens

@@ -165,6 +165,7 @@ void connection::handle() {
   auto text = [&](auto field) { return std::string(message[field]); };
   request.authorization = text(http::field::authorization);
   request.request_id = text("X-Request-Id");
+  request.last_event_id = text("Last-Event-ID");
   request.body = std::move(message.body());
   request.arrived = core_->clock.now();
   route_ = route_name(request.path);

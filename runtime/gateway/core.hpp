@@ -44,7 +44,7 @@ class answers_owed {
 struct core {
   core(const options& o, std::shared_ptr<const recipe::recipe> r, generator& g, observe::metrics& m,
        const clock_source& c, rng random)
-      : opts(o), recipe(std::move(r)), gen(g), registry(m), metrics(m), clock(c), random_(random) {
+      : opts(o), recipe(std::move(r)), gen(g), registry(m), metrics(m), clock(c), ids_(random) {
     model = o.model_name.empty() ? g.facts().name : o.model_name;
   }
 
@@ -69,10 +69,17 @@ struct core {
   /// Runs work on the encoding pool; set by the server. Work that comes after stop is dropped.
   std::function<void(std::function<void()>)> on_encoder;
 
-  /// A seed for a request that names none; below 2^53, so that JavaScript clients can read it.
-  uint64_t draw_seed() {
-    std::lock_guard lock(mutex_);
-    return random_.next() >> 11;
+  /// The seed of a request that names none: the same at every front, so that a client whose front is lost can have the
+  /// answer go on at another one, by its request id. Below 2^53, so that JavaScript clients can read it.
+  static uint64_t seed_of(const std::string& tenant, const std::string& request_id) {
+    uint64_t h = 14695981039346656037ull;  // FNV-1a
+    auto mix = [&](const std::string& text) {
+      for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
+      h = (h ^ 0xff) * 1099511628211ull;  // no byte of UTF-8
+    };
+    mix(tenant);
+    mix(request_id);
+    return rng(h).next() >> 11;
   }
   /// A fresh request id.
   std::string draw_id() {
@@ -83,8 +90,7 @@ struct core {
 
  private:
   std::mutex mutex_;
-  rng random_;               // by mutex_
-  rng ids_{random_.next()};  // by mutex_; ids do not disturb the row of seeds
+  rng ids_;  // by mutex_
 };
 
 }  // namespace troupe::gateway

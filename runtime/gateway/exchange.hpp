@@ -18,6 +18,7 @@ struct http_request {
   std::string body;
   std::string authorization;  // as sent
   std::string request_id;     // X-Request-Id as sent
+  std::string last_event_id;  // Last-Event-ID as sent
   nanoseconds arrived{0};     // the server's clock when the last byte had come
 };
 

@@ -85,6 +85,8 @@ TEST_F(served, chat_stream) {
     }
     if (i == 0) {
       EXPECT_EQ(j["choices"][0]["delta"]["role"], "assistant");
+      EXPECT_EQ(events[i].id, "") << "no token yet";
+      continue;
     }
     text += j["choices"][0]["delta"].value("content", "");
     finishes += j["choices"][0]["finish_reason"].is_string();
@@ -95,7 +97,7 @@ TEST_F(served, chat_stream) {
   EXPECT_EQ(text, "You said: \u00e9");
   EXPECT_EQ(usages, 1);
   EXPECT_EQ(finishes, 1);
-  EXPECT_EQ(last, prompt + 12);
+  EXPECT_EQ(last, prompt + 13) << "the end comes behind the last token";
 }
 
 TEST_F(served, stream_without_usage_has_none) {
@@ -176,11 +178,51 @@ TEST_F(served, sampling_fields_reach_the_generator) {
   EXPECT_EQ(g.stop.min_tokens, 3u);
   body.erase("seed");
   json first = c.post("/v1/completions", body).json(), second = c.post("/v1/completions", body).json();
-  rng expected(seed);
-  expected.next();  // the row of request ids
-  EXPECT_EQ(first["seed"].get<uint64_t>(), expected.next() >> 11) << "drawn from the generator that was handed in";
   EXPECT_NE(first["seed"], second["seed"]);
   EXPECT_EQ(gen->seen()[1].sampling.seed, first["seed"].get<uint64_t>());
+  // It follows from tenant and request id, at any front.
+  json again = c.post("/v1/completions", body, "X-Request-Id: a-1\r\n").json();
+  EXPECT_EQ(again["seed"], c.post("/v1/completions", body, "X-Request-Id: a-1\r\n").json()["seed"]);
+  EXPECT_NE(again["seed"], c.post("/v1/completions", body, "X-Request-Id: a-2\r\n").json()["seed"]);
+  EXPECT_LT(again["seed"].get<uint64_t>(), uint64_t{1} << 53);
+}
+
+// After every event of a stream: a client that has lost its connection there gets exactly the rest.
+TEST_F(served, a_client_that_comes_back_gets_the_rest_of_the_stream) {
+  serve();
+  http_client c(port());
+  for (bool with_logprobs : {false, true}) {
+    json body = chat("caf\u00e9 \u4f60\u597d");
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}};
+    if (with_logprobs) body["logprobs"] = true;
+    const std::string id = "X-Request-Id: back-again\r\n";
+    const auto whole = events_of(c.post("/v1/chat/completions", body, id).body);
+    ASSERT_GT(whole.size(), 6u);
+    const auto told = [](const std::vector<sse_event>& events, size_t from, size_t to) {
+      std::string text;
+      json logprobs = json::array(), last;
+      for (size_t i = from; i < to; ++i) {
+        if (events[i].data == "[DONE]") continue;
+        last = json::parse(events[i].data);
+        if (last["choices"].empty()) continue;
+        text += last["choices"][0]["delta"].value("content", "");
+        if (const auto& l = last["choices"][0]["logprobs"]; l.is_object())
+          for (const auto& t : l["content"]) logprobs.push_back(t);
+      }
+      return json{{"text", text}, {"logprobs", logprobs}, {"usage", last.value("usage", json())}};
+    };
+    for (size_t cut = 1; cut < whole.size(); ++cut) {
+      if (whole[cut - 1].id.empty()) continue;
+      const auto r = c.post("/v1/chat/completions", body, id + "Last-Event-ID: " + whole[cut - 1].id + "\r\n");
+      ASSERT_EQ(r.status, 200) << r.body;
+      const auto rest = events_of(r.body);
+      EXPECT_EQ(told(rest, 0, rest.size()), told(whole, cut, whole.size())) << "after event " << cut - 1;
+      EXPECT_EQ(rest.back().data, "[DONE]");
+    }
+    EXPECT_EQ(c.post("/v1/chat/completions", body, "Last-Event-ID: 7\r\n").status, 400) << "of which answer?";
+    EXPECT_EQ(c.post("/v1/chat/completions", body, id + "Last-Event-ID: x\r\n").status, 400);
+  }
 }
 
 TEST_F(served, default_max_tokens) {

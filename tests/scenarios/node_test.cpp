@@ -267,6 +267,50 @@ TEST_F(fronts, a_killed_front_frees_its_leases_and_the_other_goes_on) {
   }
 }
 
+// A client whose front dies has its answer go on at the other one, by request id, with the same text: also without a
+// seed of its own.
+TEST_F(fronts, a_client_whose_front_dies_gets_the_rest_from_another) {
+  start("front/1", {"--join", director_, "--set", "front.count=2"});
+  const std::string first = http_, second = report("front.1", "http").get<std::string>();
+  EXPECT_EQ(report("front.1", "ready"), true);
+  const auto stream = [&](const std::string& server, const std::string& from, std::string& out, std::string& last,
+                          const std::function<void(size_t)>& on_chunk) {
+    cli::http_request r;
+    r.server = *config::parse_address(server);
+    r.target = "/v1/completions";
+    r.request_id = "the-same";
+    r.last_event_id = from;
+    r.body = json{{"model", "tiny-v41"}, {"prompt", "Same tokens"}, {"max_tokens", 120},
+                  {"temperature", 0.8},  {"ignore_eos", true},      {"stream", true}}
+                 .dump();
+    size_t chunks = 0;
+    return cli::fetch_stream(
+        r,
+        [&](std::string_view data) {
+          const json j = json::parse(data);
+          EXPECT_FALSE(j.contains("error")) << j.dump();
+          if (j.contains("choices") && !j["choices"].empty()) out += j["choices"][0]["text"].get<std::string>();
+          on_chunk(++chunks);
+          return true;
+        },
+        &last);
+  };
+  std::string undisturbed, text, last;
+  ASSERT_TRUE(stream(second, "", undisturbed, last, [](size_t) {}));
+  ASSERT_FALSE(undisturbed.empty());
+  EXPECT_FALSE(stream(first, "", text, last, [&](size_t n) {
+    if (n == 4) kill(children_.running().at("front.0"), SIGKILL);
+  }));
+  EXPECT_LT(text.size(), undisturbed.size());
+  const std::string at = last;
+  ASSERT_TRUE(stream(second, at, text, last, [](size_t) {}));
+  EXPECT_EQ(text, undisturbed);
+  EXPECT_GT(std::stoul(last), std::stoul(at));
+  auto ended = children_.wait(30s);
+  while (ended.what == kind::report) ended = children_.wait(30s);
+  EXPECT_EQ(ended.name, "front.0");
+}
+
 TEST_F(nodes, a_node_that_cannot_reach_its_director_gives_up) {
   auto p = troupe(
       {"node", "-c", local, "--seat", "decode-0/0", "--join", "127.0.0.1:1", "--set", "cluster.join_timeout=1s"});
