@@ -252,7 +252,7 @@ TEST(sim_swarm, draws_every_kind_within_its_rules) {
           storage += of_storage;
           ASSERT_LE(storage, 1) << seed;
         }
-        const auto& o = d.outcomes()[a.index];
+        const auto o = d.outcomes()[a.index];
         if (a.does == fault_action::what::end || o.ended == o.began) --down[a.target], storage -= of_storage;
       }
     }
