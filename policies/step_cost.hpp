@@ -130,9 +130,11 @@ struct kv_sizes {
 /// Bytes of a hand-over of `tokens`: whole pages and the state.
 uint64_t handoff_bytes(const kv_sizes& kv, uint64_t tokens);
 
+/// What kind of measurement a point is.
+enum class point_kind : uint8_t { prefill, decode, dispatch, combine };
+
 /// What a published or measured point says, and what it was measured with: `sequences` per rank at `context`, each with
 /// `verified` drafts and `tokens` a step (thousandths), or a prompt chunk of `rows` per rank, or an exchange of `rows`.
-enum class point_kind : uint8_t { prefill, decode, dispatch, combine };
 struct cost_point {
   std::string name, source;
   point_kind kind = point_kind::decode;

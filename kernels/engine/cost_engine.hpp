@@ -29,16 +29,16 @@ struct cost_engine_config {
   std::shared_ptr<const policies::cost_model> model;
   std::shared_ptr<step_timer> timer;
   engine_limits limits;
-  std::span<std::byte> pages;         // limits.pages * outline->plan.page_bytes that outlive the engine; empty: pages
-                                      // have no bytes, and checksums follow from the tokens
-  std::span<std::byte> handoff;       // limits.handoffs * cost_state_bytes that outlive the engine; empty: kept inside
+  std::span<std::byte> pages;  // limits.pages * outline->plan.page_bytes that outlive the engine; empty: pages
+                               // have no bytes, and checksums follow from the tokens
+  std::span<std::byte>
+      handoff;  // limits.handoffs * cost_state_bytes that outlive the engine; empty: states have no bytes
   std::unique_ptr<ep::group> group;   // a seat of a cost_group; any other group is asked for its headers only, in which
                                       // case the timer must be this engine's alone; null: alone, unless ...
   bool wait_for_group = false;        // ... with a null group: plans wait for the first regroup
   ep::placement placement;            // with a group; without one every expert is local
   uint32_t expert_slots = 0;          // see placement_status; 0: one for every expert
   std::string replay_mode = "exact";  // goes into the fingerprint
-  draft_observer on_drafts;           // empty: nobody looks
   bool adaptive_drafts = false;       // as in cpu_engine_config
 };
 
@@ -49,8 +49,6 @@ result<std::unique_ptr<engine>> make_cost_engine(cost_engine_config config, engi
 
 /// config.json of a model folder and what follows from it, without weights, with descriptor pages.
 result<std::shared_ptr<const model>> load_cost_outline(const std::string& directory);
-/// The same of a configuration that is at hand; `name` stands for the folder.
-result<std::shared_ptr<const model>> make_cost_outline(const model_config& config, const std::string& name);
 
 /// What schedulers need to know; the fingerprint covers config.json, the cost model and the replay mode.
 result<model_facts> cost_model_facts(const model& outline, const policies::cost_model& cost,

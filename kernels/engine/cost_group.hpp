@@ -15,6 +15,9 @@
 
 namespace troupe::kernels {
 
+/// Between two looks at a group without work in which some rank still loads experts.
+inline constexpr nanoseconds load_interval = std::chrono::milliseconds(1);
+
 /// What the ranks of a group agree on.
 struct cost_group_options {
   std::shared_ptr<const policies::cost_model> model;
@@ -33,20 +36,42 @@ struct cost_group_stats {
   uint32_t imbalance_permille = 1000;  // by the placement in force
 };
 
+/// What the group's step was, for its ranks.
+struct cost_step {
+  ep::step_header agreed;
+  policies::step_cost_parts took;  // `total_ns` as it was, slow ranks included
+  nanoseconds began{0};
+  uint64_t rows = 0, decoder_rows = 0, drafting = 0;  // of all ranks
+  uint32_t ranks = 1;
+  std::shared_ptr<const expert_use> use;  // null where the model has no experts
+};
+
 /// One of the ranks, as the group sees it; implemented by cost_engine. All calls come from the timer.
 class cost_member {
  public:
   virtual ~cost_member() = default;
   /// What this rank brings to the step that begins: its header, and what it runs.
   virtual void begin_step(ep::step_header& header, policies::step_work& work) = 0;
-  /// The step that this rank was asked for begins to run: it takes the flip that was agreed on, or fails (stale).
+  /// All ranks have agreed: this one takes the flip that was agreed on, or fails (stale).
   virtual result<void> run_step(const ep::step_header& agreed) = 0;
-  /// It is over.
-  virtual void end_step(const ep::step_header& agreed, const policies::step_cost_parts& took, nanoseconds began) = 0;
+  /// A step with work is over.
+  virtual void end_step(const cost_step& step) = 0;
   /// The group has ended: peer_lost with those who are gone, or ok when a rank has left after saying so.
   virtual void group_over(const result<void>& why, const std::vector<uint32_t>& suspects) = 0;
   /// The placement in force on this rank.
   virtual std::shared_ptr<const ep::placement> placement_in_force() const = 0;
+};
+
+/// A place in a cost_group. Destroying it without leave() looks to the others like a rank that does not show up.
+/// Exchanges and begin_step are `unsupported`: steps come to the member instead. Thread rules: those of ep::group.
+class cost_seat : public ep::group {
+ public:
+  /// Takes part from now on.
+  virtual void attach(std::weak_ptr<cost_member> member) = 0;
+  /// Says that this rank takes part in no further step.
+  virtual void leave() = 0;
+  /// The same placement as another rank of the group has given, if there is one that is equal.
+  virtual std::shared_ptr<const ep::placement> intern(ep::placement placement) = 0;
 };
 
 /// Thread rules: seat, wake and the failures from any thread that may call the timer; the rest happens on the timer.

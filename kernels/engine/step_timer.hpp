@@ -21,7 +21,7 @@ class step_timer {
   virtual void schedule(nanoseconds after, std::function<void()> what) = 0;
 };
 
-/// The machine's monotonic clock and one thread, which the destructor joins: not to be destroyed on that thread.
+/// The machine's monotonic clock and one thread, which the destructor joins (unless it runs on that very thread).
 std::shared_ptr<step_timer> make_live_timer();
 
 }  // namespace troupe::kernels

@@ -43,6 +43,8 @@ class checkpoint {
   static result<checkpoint> open_file(const std::string& path);
   /// Maps a model directory. A tensor that the index places in a file that lacks it is not_found.
   static result<checkpoint> open_directory(const std::string& directory);
+  /// Without any tensor: of a model that is known by its configuration alone.
+  static checkpoint none() { return {}; }
 
   /// Null if there is none of this name.
   const tensor* find(const std::string& name) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,13 +51,12 @@ class engine_driver {
       memory_.resize(size_t{config.limits.pages} * config.weights->plan.page_bytes);
       config.pages = memory_;
     }
-    auto made = make_cpu_engine(std::move(config), [this](step_result r) {
-      std::lock_guard lock(mutex_);
-      results_.push_back(std::move(r));
-      arrived_.notify_all();
-    });
-    TROUPE_CHECK(made.has_value(), "engine: {}", made.error().message);
-    engine_ = std::move(*made);
+    start([&](engine::sink sink) { return make_cpu_engine(std::move(config), std::move(sink)); });
+  }
+  /// Any engine with a pool of `pages` pages.
+  engine_driver(uint32_t pages, const std::function<result<std::unique_ptr<engine>>(engine::sink)>& make)
+      : pool_(pages) {
+    start(make);
   }
   ~engine_driver() { engine_->stop(); }
 
@@ -186,6 +186,17 @@ class engine_driver {
   }
 
  private:
+  template <class Make>
+  void start(const Make& make) {
+    auto made = make([this](step_result r) {
+      std::lock_guard lock(mutex_);
+      results_.push_back(std::move(r));
+      arrived_.notify_all();
+    });
+    TROUPE_CHECK(made.has_value(), "engine: {}", made.error().message);
+    engine_ = std::move(*made);
+  }
+
   std::vector<std::byte> memory_;
   page_pool pool_;
   std::map<uint32_t, std::vector<page_id>> held_;
