@@ -77,7 +77,8 @@ struct invariant_checker::state {
   std::map<uint64_t, actor_number> leaders;  // cluster epoch -> director
   std::unordered_map<std::pair<uint64_t, uint64_t>, std::vector<uint64_t>, pair_hash> shards;  // extent -> written
   int64_t over_since = -1, deadline = 0;                                                       // after the last fault
-  bool served = false;  // a request that came after it has finished
+  int64_t first_since = -1;  // when the first request after that was submitted
+  bool served = false;       // one that came after it has finished; where none came, any
 
   // Each looks at the events that it knows and leaves the others alone.
   void about_requests(const event& e);
@@ -118,6 +119,7 @@ void invariant_checker::state::about_requests(const event& e) {
       if (open.contains(v[0]) || ended.contains(v[0]))
         return fail(invariant::ends_once, e, fmt::format("request {} is submitted a second time", v[0]));
       open[v[0]] = {e.actor, e.at, 0, 0, {}};
+      if (over_since >= 0 && first_since < 0) first_since = e.at, served = false;
       break;
     case event_kind::request_placed: {
       auto* r = request_of(e, "a placement");
@@ -147,7 +149,7 @@ void invariant_checker::state::about_requests(const event& e) {
       if (v[2] != r->next_token)
         return fail(invariant::tokens_in_order, e,
                     fmt::format("request {} ends with {} tokens, {} were accepted", v[0], v[2], r->next_token));
-      if (over_since >= 0 && r->submitted >= over_since && v[1] == 0) served = true;
+      if (over_since >= 0 && v[1] == 0 && (first_since < 0 || r->submitted >= over_since)) served = true;
       open.erase(v[0]);
       ended[v[0]] = e.at;
       break;
@@ -338,7 +340,7 @@ void invariant_checker::state::about_the_cluster(const event& e) {
       over_since = -1;
       break;
     case event_kind::faults_over:
-      over_since = e.at, deadline = static_cast<int64_t>(v[0]), served = false;
+      over_since = e.at, deadline = static_cast<int64_t>(v[0]), first_since = -1, served = false;
       break;
     default:
       break;
@@ -348,15 +350,20 @@ void invariant_checker::state::about_the_cluster(const event& e) {
 void invariant_checker::on(const event& e) {
   auto& s = *s_;
   if (s.broken) return;
-  // A deadline passes by itself; the next event of any kind shows it.
-  if (s.over_since >= 0 && !s.served && e.at > s.over_since + s.deadline) {
+  // A deadline passes by itself; the next event of any kind shows it. What counts are requests submitted since; where
+  // none came, those that were open.
+  if (s.over_since >= 0 && !s.served && !s.open.empty() &&
+      e.at > (s.first_since >= 0 ? s.first_since : s.over_since) + s.deadline) {
     std::vector<actor_number> fronts;
     for (const auto& [id, r] : s.open) fronts.push_back(r.front);
     std::sort(fronts.begin(), fronts.end());
     fronts.erase(std::unique(fronts.begin(), fronts.end()), fronts.end());
     return s.fail(invariant::serves_again, e,
-                  fmt::format("faults were over at {}, and no request submitted since has finished within {}; {} open",
-                              seconds_text(s.over_since), seconds_text(s.deadline), s.open.size()),
+                  fmt::format("faults were over at {}, and no request {} has finished within {}; {} open",
+                              seconds_text(s.over_since),
+                              s.first_since >= 0 ? "submitted since (the first at " + seconds_text(s.first_since) + ")"
+                                                 : std::string("of those open"),
+                              seconds_text(s.deadline), s.open.size()),
                   fronts);
   }
   s.about_requests(e);
