@@ -51,6 +51,8 @@ void add_config(CLI::App& app, context& ctx);
 void add_policy(CLI::App& app, context& ctx);
 /// `troupe kv`.
 void add_kv(CLI::App& app, context& ctx);
+/// `troupe sim`.
+void add_sim(CLI::App& app, context& ctx);
 /// `troupe bench`.
 void add_bench(CLI::App& app, context& ctx);
 void add_version(CLI::App& app, context& ctx);

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   add_config(app, ctx);
   add_policy(app, ctx);
   add_kv(app, ctx);
+  add_sim(app, ctx);
   add_bench(app, ctx);
   add_version(app, ctx);
   std::vector<std::string> names;

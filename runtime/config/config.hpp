@@ -111,6 +111,7 @@ struct sim_section {
   std::string cost, profile, faults;
   uint32_t seed, loss, duplication, reordering;
   uint64_t link_rate, node_rate, control_rate, disk_rate;
+  bool encode;
   std::chrono::nanoseconds latency, jitter, disk_latency, load_time;
 };
 

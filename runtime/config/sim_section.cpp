@@ -22,6 +22,9 @@ const section<sim_section>& sim_table() {
        count<s>("loss", &s::loss, 10, 0, 1000, "permille", "Messages that are lost with `profile: hostile`."),
        count<s>("duplication", &s::duplication, 10, 0, 1000, "permille", "Messages that come twice."),
        count<s>("reordering", &s::reordering, 50, 0, 1000, "permille", "Messages that later ones may overtake."),
+       flag<s>("encode", &s::encode, true,
+               "Every message is encoded and decoded on its way, as on a wire. false: those without handles are handed "
+               "over as they are; for fleets."),
        duration<s>("latency", &s::latency, 50us, 0s, 10s, "From node to node, of a message and of a transfer."),
        duration<s>("jitter", &s::jitter, 20us, 0s, 10s, "Drawn for each message and added, at most so much."),
        size<s>("link_rate", &s::link_rate, 12ull << 30, 1ull << 10, 1ull << 50,

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.hpp"
+#include "runtime/sim/plain_message.hpp"
 
 namespace troupe::sim {
 
@@ -23,6 +24,7 @@ struct network::letter {
   caf::message_id mid;
   std::vector<caf::strong_actor_ptr> stages;
   std::vector<char> bytes;
+  caf::message plain;  // instead of bytes
 };
 
 struct network::backend final : caf::proxy_registry::backend {
@@ -135,11 +137,17 @@ void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid
   if (!source.up || to == SIZE_MAX) return;
   auto l = std::make_shared<letter>();
   auto content = e->move_content_to_message();
-  caf::binary_serializer out{coordinator_.unit(), l->bytes};
-  auto failed = out(content);
-  TROUPE_CHECK(!failed, "a message from {} cannot be encoded", source.name);
+  const auto plain = encode_all_ ? std::nullopt : plain_size(content);
+  if (plain) {
+    l->plain = std::move(content);
+  } else {
+    caf::binary_serializer out{coordinator_.unit(), l->bytes};
+    auto failed = out(content);
+    TROUPE_CHECK(!failed, "a message from {} cannot be encoded", source.name);
+  }
+  const uint64_t size = plain ? *plain : l->bytes.size();
   ++messages_;
-  bytes_ += l->bytes.size();
+  bytes_ += size;
   l->from = from;
   l->to = to;
   l->from_id = source.id;
@@ -152,7 +160,7 @@ void network::transmit(size_t from, const caf::node_id& to_id, caf::actor_id aid
   const auto& o = times_.options();
   auto drawn = [&](double p) { return p > 0 && times_.random().uniform() < p; };
   const bool lost = drawn(o.loss), twice = drawn(o.duplication), late = drawn(o.reordering);
-  const auto when = times_.arrival(from, to, l->bytes.size(), late);
+  const auto when = times_.arrival(from, to, size, late);
   if (twice) post(when + times_.delay(from, to), l);
   if (!lost) post(when, std::move(l));
 }
@@ -171,12 +179,14 @@ void network::post(nanoseconds when, std::shared_ptr<letter> l) {
 void network::deliver(letter& l) {
   if (nodes_[l.from]->id != l.from_id) return;  // the connection ended with the sender's old life
   auto* unit = coordinator_.unit();
-  unit->proxy_registry_ptr(nodes_[l.to]->proxies.get());
-  caf::message content;
-  caf::binary_deserializer in{unit, l.bytes};
-  auto failed = in(content);
-  unit->proxy_registry_ptr(nullptr);
-  TROUPE_CHECK(!failed, "a message to {} cannot be decoded", nodes_[l.to]->name);
+  caf::message content = l.plain;
+  if (!l.bytes.empty()) {
+    unit->proxy_registry_ptr(nodes_[l.to]->proxies.get());
+    caf::binary_deserializer in{unit, l.bytes};
+    auto failed = in(content);
+    unit->proxy_registry_ptr(nullptr);
+    TROUPE_CHECK(!failed, "a message to {} cannot be decoded", nodes_[l.to]->name);
+  }
   auto sender = view(l.to, l.sender);
   auto stages = l.stages;  // a doubled message is delivered twice
   for (auto& s : stages) s = view(l.to, s);

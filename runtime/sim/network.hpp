@@ -71,6 +71,9 @@ class network {
   /// Loss, duplication and reordering take effect at once.
   link_options& options() { return times_.options(); }
 
+  /// false: messages without handles are handed over as they are, which is much faster.
+  void encode_all(bool on) { encode_all_ = on; }
+
   uint64_t messages() const { return messages_; }
   uint64_t bytes() const { return bytes_; }
 
@@ -105,6 +108,7 @@ class network {
   std::map<std::string, size_t> names_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // functors in actors outlive this object
   uint64_t messages_ = 0, bytes_ = 0;
+  bool encode_all_ = true;
 };
 
 }  // namespace troupe::sim

@@ -34,7 +34,8 @@ const std::map<std::string, std::set<std::string>, std::less<>>& allowed() {
       {"runtime/config", upper},
       {"runtime/observe", upper},
       {"runtime/gateway", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe"})},
-      {"runtime/sim", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe"})},
+      // The roles of a process (runtime/node/roles.hpp, store_options.hpp) are started in a simulation too.
+      {"runtime/sim", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/node"})},
       {"runtime/node", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway"})},
       {"runtime/cli", plus(upper, {"runtime/config", "runtime/observe", "runtime/recipe", "runtime/gateway",
                                    "runtime/node", "runtime/sim"})},
