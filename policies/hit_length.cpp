@@ -35,14 +35,13 @@ result<hit_length_plan> plan_hit_length(const hit_length_input& in) {
         0, 0,
         fmt::format("miss: {} stored tokens without a window snapshot are no more than the {} to replay", end, depth)};
   }
-  hit_length_plan plan{static_cast<uint32_t>(reuse), static_cast<uint32_t>(end - reuse), {}};
+  hit_length_plan plan{static_cast<uint32_t>(reuse), static_cast<uint32_t>(end - reuse), {}, reuse > end - depth};
   if (plan.replay == 0) {
     plan.reason = fmt::format("hit of {}: a window snapshot lies at its end", end);
   } else {
-    plan.reason =
-        fmt::format("hit of {}: {} tokens are replayed for their windows, {}", end, plan.replay,
-                    reuse == snapshot ? "from the newest snapshot"
-                                      : (in.exact ? "enough for exact windows" : "bounded (truncated windows)"));
+    plan.reason = fmt::format("hit of {}: {} tokens are replayed for their windows, {}", end, plan.replay,
+                              plan.snapshot ? "from the newest snapshot"
+                                            : (in.exact ? "enough for exact windows" : "bounded (truncated windows)"));
   }
   return plan;
 }

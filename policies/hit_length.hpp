@@ -29,6 +29,7 @@ struct hit_length_input {
 struct hit_length_plan {
   uint32_t reuse = 0, replay = 0;
   std::string reason;
+  bool snapshot = false;  // the windows at `reuse` come from a snapshot there; else the replay is enough for them
 };
 
 /// L1 = min(block hit, floor((prompt - block - backtrack) / block) * block). Bounded: reuse L1 with a snapshot at L1,

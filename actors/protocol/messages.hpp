@@ -54,7 +54,8 @@ TROUPE_STORAGE_MESSAGES(TROUPE_FORWARD)
   F(eplb_report) F(match_answer) F(prefix_read) F(prefix_drop) F(prefix_done) F(prefix_write) F(prefix_event) \
   TROUPE_BALANCE_MESSAGES(F) \
   F(dial_request) F(greeting) F(rejoin_request) F(pool_load) \
-  TROUPE_STORAGE_MESSAGES(F)
+  TROUPE_STORAGE_MESSAGES(F) \
+  F(snapshot_write) F(snapshot_event)
 // clang-format on
 
 #define TROUPE_MESSAGE_ID(type) CAF_ADD_TYPE_ID(troupe, (troupe::actors::type))

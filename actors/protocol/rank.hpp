@@ -43,7 +43,8 @@ TROUPE_FIELDS(rank_update, state, group, facts, limits, pages_free, text)
 /// grow[i] pages are to be appended to the table of plan.sequences[i]: the rank names them. imports[i] is the fetch
 /// that plan.open[i] comes from, 0 for none: the rank names its pages and its place. reads[i] is the read of cached
 /// blocks that plan.open[i] starts with, 0 for none: its pages come first in the slot's table. Where
-/// plan.sequences[i].export_to is not no_handoff, the rank names the place, or exports nothing when none is free.
+/// plan.sequences[i].export_to is not no_handoff, the rank names the place, or exports nothing when none is free. The
+/// same with the places of plan.sequences[i].snapshots; that of plan.open[i].windows is what came with the read.
 /// Imports of a plan that is not applied are dropped. `follows`: there was work for it when the step before it ended.
 /// A plan of another group epoch is answered with a step_done that
 /// has failure `stale` and applied = false.
@@ -115,17 +116,20 @@ struct rank_report {
   gap_counts gaps;
   transfer_counts transfers;
   prefix_counts prefix;
+  snapshot_counts snapshots;
+  store_load store;
   bool operator==(const rank_report&) const = default;
 };
 TROUPE_FIELDS(rank_report, state, group, pages_total, pages_free, pages_owned, pages_request, pages_transfer,
-              pages_write_back, slots_open, plans_open, steps, split_steps, times, gaps, transfers, prefix)
+              pages_write_back, slots_open, plans_open, steps, split_steps, times, gaps, transfers, prefix, snapshots,
+              store)
 
-using rank_actor =
-    actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>, takes<engine_opened>,
-               takes<engine_grouped>, takes<engine_step>, answers<transfer_open, transfer_grant>,
-               answers<transfer_close, ack>, takes<fetch_start>, takes<fetch_drop>, takes<engine_fetched>,
-               takes<prefix_read>, takes<prefix_drop>, takes<prefix_write>, takes<prefix_event>,
-               answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
+using rank_actor = actor_type<answers<rank_attach, rank_update>, takes<submit_plan>, takes<cluster_view>,
+                              takes<engine_opened>, takes<engine_grouped>, takes<engine_step>,
+                              answers<transfer_open, transfer_grant>, answers<transfer_close, ack>, takes<fetch_start>,
+                              takes<fetch_drop>, takes<engine_fetched>, takes<prefix_read>, takes<prefix_drop>,
+                              takes<prefix_write>, takes<prefix_event>, takes<snapshot_write>, takes<snapshot_event>,
+                              answers<drain_request, drain_reply>, answers<rank_query, rank_report>, takes<tick>>;
 
 using scheduler_actor =
     actor_type<answers<attach_front, attach_reply>, answers<enqueue_request, enqueue_reply>,

@@ -82,6 +82,14 @@ struct tier_forget {
 };
 TROUPE_FIELDS(tier_forget, request)
 
+/// The request keeps this one no longer: it has newer ones elsewhere. It goes unless another request keeps it.
+struct tier_drop {
+  uint64_t request = 0;
+  kv::block_hash at;
+  bool operator==(const tier_drop&) const = default;
+};
+TROUPE_FIELDS(tier_drop, request, at)
+
 struct tier_query {
   bool operator==(const tier_query&) const = default;
 };
@@ -107,8 +115,8 @@ TROUPE_FIELDS(tier_pulled, room, outcome)
 
 using kv_tier_actor =
     actor_type<answers<tier_put, ack>, answers<tier_find, tier_found>, answers<tier_open, tier_opened>,
-               takes<tier_close>, takes<tier_forget>, answers<tier_query, tier_report>, takes<tier_pulled>,
-               answers<drain_request, drain_reply>, takes<tick>>;
+               takes<tier_close>, takes<tier_forget>, takes<tier_drop>, answers<tier_query, tier_report>,
+               takes<tier_pulled>, answers<drain_request, drain_reply>, takes<tick>>;
 
 }  // namespace troupe::actors
 
@@ -117,7 +125,8 @@ using kv_tier_actor =
 #define TROUPE_TIER_MESSAGES(F) \
   F(tier_put)                   \
   F(tier_find)                  \
-  F(tier_found) F(tier_open) F(tier_opened) F(tier_close) F(tier_forget) F(tier_query) F(tier_report) F(tier_pulled)
+  F(tier_found)                 \
+  F(tier_open) F(tier_opened) F(tier_close) F(tier_forget) F(tier_query) F(tier_report) F(tier_pulled) F(tier_drop)
 
 #define TROUPE_TIER_MESSAGE_ID(type) CAF_ADD_TYPE_ID(troupe_tier, (troupe::actors::type))
 

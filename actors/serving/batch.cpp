@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/serving/prefix_hit.hpp"
 #include "policies/admission.hpp"
 #include "policies/pages.hpp"
 #include "policies/queue_order.hpp"
@@ -94,6 +95,7 @@ enqueue_reply batch::enqueue(uint32_t front, const enqueue_request& r, bool open
   s.speculate = r.speculate;
   s.handoff = r.handoff;
   s.prefix = r.prefix;
+  s.origin = snapshot_owner(r.front, r.request);
   if (limits_.handoffs == 0 || s.handoff.rows < s.prompt_length || s.handoff.rows + 1 != s.known.size())
     s.handoff.kind = s.handoff.kind == handoff_kind::none ? handoff_kind::none : handoff_kind::recompute;
   if (s.known.empty() || s.prompt_length == 0 || s.prompt_length > s.known.size())
@@ -321,7 +323,7 @@ void batch::wait_again(uint64_t number) {
   s.at = phase::waiting;
   s.opened = s.planned = s.committed = s.in_flight = 0;
   s.reuse = s.replay = 0;
-  s.filled = false;
+  s.filled = s.windows = false;
   s.handoff = {};
   s.order = INT64_MIN;
   waiting_.push_front(number);

@@ -19,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,6 +107,8 @@ class batch {
   std::vector<prefix_read> take_reads() { return std::exchange(prefix_reads_, {}); }
   std::vector<prefix_drop> take_read_drops() { return std::exchange(prefix_drops_, {}); }
   std::vector<prefix_write> take_writes() { return std::exchange(prefix_writes_, {}); }
+  /// What becomes of the snapshots that steps have written, since the last call.
+  std::vector<snapshot_write> take_snapshot_writes() { return std::exchange(snapshot_writes_, {}); }
   /// Cancelled requests whose slot has been closed since the last call.
   std::vector<key> take_forgotten() { return std::exchange(forgotten_, {}); }
   /// Items of `front` that were not acknowledged between the previous two calls, in order; for sending again. Call it
@@ -141,7 +144,9 @@ class batch {
     bool importing = false;     // running or closing: the slot has not been opened, what was fetched is in the rank
     handoff_ticket handoff;     // pull: not fetched yet
     prefix_plan prefix;
+    uint64_t origin = 0;             // the request's, whatever front and attempt: of snapshots
     uint32_t reuse = 0, replay = 0;  // of the slot: tokens that are not run; run for their windows only
+    bool windows = false;            // of the slot: those at `reuse` come from a snapshot
     uint64_t read = 0;               // number of the read of cached blocks, while it is under way or here
     bool filled = false;             // running or closing: the same as importing, with cached blocks
     uint32_t written = 0;            // blocks that are in the store or were given to be written
@@ -189,7 +194,10 @@ class batch {
   void wait_again(uint64_t number);
   void check_prefix(sequence& s) const;
   uint32_t hit_blocks(const sequence& s) const { return (s.prefix.reuse + s.prefix.replay) / facts_.window; }
-  policies::hit_length_plan hit_of(const sequence& s, uint32_t blocks) const;
+  policies::hit_length_plan hit_of(const sequence& s, uint32_t blocks, std::span<const uint32_t> snapshots = {}) const;
+  snapshot_key snapshot_at(const sequence& s, uint32_t blocks) const;
+  void ask_snapshots(const sequence& s, kernels::sequence_step& step) const;
+  void keep_snapshots(sequence* s, const kernels::sequence_result& r);
   void begin_read(uint64_t number, uint32_t pages);
   void write_back(sequence& s, bool all);
   void reuse_own(sequence& s) const;
@@ -239,6 +247,7 @@ class batch {
   std::vector<prefix_read> prefix_reads_;
   std::vector<prefix_drop> prefix_drops_;
   std::vector<prefix_write> prefix_writes_;
+  std::vector<snapshot_write> snapshot_writes_;
   std::vector<key> forgotten_;
   std::deque<std::string> reasons_;  // the last 16
   scheduler_report counters_;

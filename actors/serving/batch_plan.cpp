@@ -42,6 +42,7 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
     s.decoder_from = resume.decoder_from;
     kernels::sequence_open open{s.slot, s.known, s.prompt_length, s.sampling, s.stop, drafts, {}};
     if (s.importing) open.imported.rows = s.handoff.rows;  // the rank knows the rest
+    if (s.windows) open.windows.position = s.reuse;
     out.plan.open.push_back(std::move(open));
     out.imports.push_back(s.importing ? number : 0);
     out.reads.push_back(s.filled ? s.read : 0);
@@ -61,7 +62,7 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
   step.draft_context = context;
   if (s.planned < s.opened) {
     step.position = e.before = s.planned;
-    step.window_floor = s.reuse;
+    step.window_floor = s.windows ? s.reuse - facts_.window : s.reuse;
     step.write_global_from = s.reuse + s.replay;
     step.rows = rows;
     s.planned += rows;
@@ -79,6 +80,7 @@ void batch::add_to_plan(planned& out, record& rec, uint64_t number, uint32_t row
     e.worst = 1 + draft_bound(s);
     if (draft_bound(s) > 0) out.plan.verify_budget += limits_.max_draft;
   }
+  ask_snapshots(s, step);
   s.in_flight += e.worst;
   s.pages += grow;
   pages_free_ -= grow;

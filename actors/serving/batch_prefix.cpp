@@ -26,13 +26,59 @@ void batch::check_prefix(sequence& s) const {
     return;
   }
   const uint64_t end = uint64_t{p.reuse} + p.replay;
+  const uint64_t needed = cache_->exact ? (facts_.encoder_layers + 1) * w : w;
+  if (limits_.snapshots == 0) p.snapshot = false;
+  if (p.reuse > 0 && !p.snapshot && p.replay < needed && end % w == 0 && end / w <= p.chain.size()) {
+    const auto hit = hit_of(s, static_cast<uint32_t>(end / w));
+    p.reuse = hit.reuse;
+    p.replay = hit.replay;
+  }
   if (p.reuse == 0 || p.reuse % w != 0 || p.replay % w != 0 || end / w > p.chain.size() ||
       end > prefix_hit_limit(facts_, s.prompt_length, static_cast<uint32_t>(s.known.size())))
     p.reuse = p.replay = 0;
+  p.snapshot = p.snapshot && p.reuse > 0;
 }
 
-policies::hit_length_plan batch::hit_of(const sequence& s, uint32_t blocks) const {
-  return prefix_hit(facts_, s.prompt_length, static_cast<uint32_t>(s.known.size()), blocks, cache_->exact);
+policies::hit_length_plan batch::hit_of(const sequence& s, uint32_t blocks, std::span<const uint32_t> snapshots) const {
+  return prefix_hit(facts_, s.prompt_length, static_cast<uint32_t>(s.known.size()), blocks, cache_->exact, snapshots);
+}
+
+// The one behind so many blocks of the chain.
+snapshot_key batch::snapshot_at(const sequence& s, uint32_t blocks) const {
+  return {s.prefix.chain.at(blocks - 1), s.prefix.chain.at((blocks - 1) / kv::slot_blocks * kv::slot_blocks)};
+}
+
+// Of a prompt the last three block boundaries, then each that decoding crosses: the newest three of a request are kept.
+// Behind a hit windows are right where its replay ends.
+void batch::ask_snapshots(const sequence& s, kernels::sequence_step& step) const {
+  if (!cache_ || !s.prefix.active || limits_.snapshots == 0) return;
+  const uint32_t w = facts_.window;
+  if (step.rows == 0) {
+    // A prompt whose last rows are under way will have committed them.
+    const uint32_t next = (std::max(s.committed, s.opened - 1) / w + 1) * w;
+    if (next <= s.committed + s.in_flight + 1 + draft_bound(s)) step.snapshots.push_back({next, 0});
+    return;
+  }
+  const uint32_t last = s.opened / w, from = last > 2 ? last - 2 : 1;
+  for (uint32_t b = from; b <= last; ++b)
+    if (b * w > step.position && b * w <= step.position + step.rows && b * w >= step.write_global_from)
+      step.snapshots.push_back({b * w, 0});
+}
+
+// `s`: null, or one that is no more, where nobody knows what they are of.
+void batch::keep_snapshots(sequence* s, const kernels::sequence_result& r) {
+  for (const auto& t : r.snapshots) {
+    snapshot_write w;
+    w.place = t.place;
+    w.crc = t.crc;
+    const uint32_t blocks = t.position / facts_.window;
+    if (s && s->prefix.active && t.position <= s->known.size() && extend_chain(*s, blocks)) {
+      w.request = s->origin;
+      w.where = snapshot_at(*s, blocks);
+      if (blocks > 3) w.older = snapshot_at(*s, blocks - 3);
+    }
+    snapshot_writes_.push_back(std::move(w));
+  }
 }
 
 // Given up for want of pages: what was written back of it is read when it starts again.
@@ -41,6 +87,7 @@ void batch::reuse_own(sequence& s) const {
   const auto hit = hit_of(s, std::min<uint32_t>(s.written, static_cast<uint32_t>(s.prefix.chain.size())));
   s.prefix.reuse = hit.reuse;
   s.prefix.replay = hit.replay;
+  s.prefix.snapshot = false;
 }
 
 // The slot and all pages of the prompt are reserved; the rank takes those of the hit now.
@@ -58,7 +105,8 @@ void batch::begin_read(uint64_t number, uint32_t pages) {
   note("read: " + race.reason);
   const auto blocks = static_cast<ptrdiff_t>(hit_blocks(s));
   prefix_reads_.push_back(
-      {s.read, {s.prefix.chain.begin(), s.prefix.chain.begin() + blocks}, s.prefix.traffic, race.deadline_ns});
+      {s.read, {s.prefix.chain.begin(), s.prefix.chain.begin() + blocks}, s.prefix.traffic, race.deadline_ns, {}});
+  if (s.prefix.snapshot) prefix_reads_.back().snapshot = snapshot_at(s, s.prefix.reuse / facts_.window);
 }
 
 void batch::read_done(const prefix_done& m) {
@@ -84,22 +132,29 @@ void batch::read_done(const prefix_done& m) {
     give_slot(s);
     s.read = 0;
     s.prefix.reuse = s.prefix.replay = 0;
+    s.prefix.snapshot = false;
     return wait_again(number);
   }
   s.reuse = s.prefix.reuse;
   s.replay = s.prefix.replay;
-  if (m.blocks < hit_blocks(s)) {  // a hole: the hit ends there
-    const auto hit = hit_of(s, m.blocks);
+  s.windows = s.prefix.snapshot && m.snapshot;
+  const uint32_t blocks = std::min(m.blocks, hit_blocks(s));
+  if (blocks < hit_blocks(s) ||
+      s.windows != s.prefix.snapshot) {  // a hole: the hit ends there; or only the blocks came
+    std::vector<uint32_t> snapshots;
+    if (s.windows) snapshots.push_back(s.prefix.reuse / facts_.window);
+    const auto hit = hit_of(s, blocks, snapshots);
     s.reuse = hit.reuse;
     s.replay = hit.replay;
-    note("cached blocks end early: " + hit.reason);
+    s.windows = hit.snapshot;
+    note((blocks < hit_blocks(s) ? "cached blocks end early: " : "without the snapshot: ") + hit.reason);
   }
   // As if the rows before had been run: a step that fails is run again from there.
   s.at = phase::running;
   s.filled = true;
   s.opened = static_cast<uint32_t>(s.known.size());
   s.planned = s.committed = s.reuse;
-  s.written = std::max(s.written, (s.reuse + s.replay) / facts_.window);
+  s.written = std::max(s.written, blocks);
   running_.push_back(number);
 }
 

@@ -14,6 +14,7 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r, const h
   s.accepted += r.accepted;
   if (s.cancel || (s.at != phase::running && !s.preempted)) {
     if (ticket.kind == handoff_kind::pull) drops_.push_back({0, ticket});
+    keep_snapshots(nullptr, r);
     return;
   }
   // A step that was run again may bring tokens that are known.
@@ -26,6 +27,7 @@ void batch::apply_result(sequence& s, const kernels::sequence_result& r, const h
   if (r.logprobs.size() == r.tokens.size()) item.logprobs.assign(r.logprobs.begin() + skip, r.logprobs.end());
   if (r.top.size() == r.tokens.size()) item.top.assign(r.top.begin() + skip, r.top.end());
   s.known.insert(s.known.end(), item.tokens.begin(), item.tokens.end());
+  keep_snapshots(&s, r);
   counters_.tokens += item.tokens.size();
   counters_.drafted += r.drafted;
   counters_.accepted += r.accepted;
@@ -79,10 +81,12 @@ void batch::apply(const kernels::step_result& r, const std::vector<slot_ticket>&
     for (const auto& t : tickets)
       if (t.slot == result.slot) ticket = t.ticket;
     auto it = slots_.find(result.slot);
-    if (it != slots_.end())
+    if (it != slots_.end()) {
       apply_result(at(it->second), result, ticket);
-    else if (ticket.kind == handoff_kind::pull)
-      drops_.push_back({0, ticket});
+    } else {
+      if (ticket.kind == handoff_kind::pull) drops_.push_back({0, ticket});
+      keep_snapshots(nullptr, result);
+    }
   }
   if (r.plan_done) {
     for (const auto& e : plans_.front().entries) counters_.prompt_rows += e.rows;

@@ -12,10 +12,10 @@ bool front_match::begin(request_number number, front_request& r) {
   ++matches_;
   r.matching = true;
   entrypoint_actor me = caf::actor_cast<entrypoint_actor>(self_);
-  later(self_, options_.match_timeout, match_answer{number, {errc::timeout, "the store is slow"}, 0});
-  options_.store->match(r.what.chain, [me, number](result<uint64_t> blocks) {
-    post(me, match_answer{number, blocks ? status{} : to_status(blocks.error()),
-                          blocks ? static_cast<uint32_t>(*blocks) : 0});
+  later(self_, options_.match_timeout, match_answer{number, {errc::timeout, "the store is slow"}, 0, {}});
+  options_.store->match(r.what.chain, [me, number](result<prefix_match> found) {
+    if (!found) return post(me, match_answer{number, to_status(found.error()), 0, {}});
+    post(me, match_answer{number, {}, static_cast<uint32_t>(found->blocks), std::move(found->snapshots)});
   });
   return true;
 }
@@ -28,6 +28,7 @@ bool front_match::take(const match_answer& m, front_request& r, const kernels::m
   failed_ += !m.outcome.ok();
   if (!m.outcome.ok()) log::debug("entrypoint: request {} is placed as a miss: {}", r.what.id, m.outcome.text);
   r.stored = std::min<uint32_t>(m.blocks, static_cast<uint32_t>(r.what.chain.size()));
+  r.snapshots = m.snapshots;
   r.hit = plan(r, facts, r.known()).reuse;
   return true;
 }
@@ -40,10 +41,12 @@ prefix_plan front_match::plan(const front_request& r, const kernels::model_facts
   p.salt = r.what.salt;
   p.traffic = static_cast<kv::traffic_class>(r.what.traffic);
   if (!p.active || r.stored == 0) return p;
-  const auto hit = prefix_hit(facts, static_cast<uint32_t>(r.what.prompt.size()), known, r.stored, options_.exact);
+  const auto hit =
+      prefix_hit(facts, static_cast<uint32_t>(r.what.prompt.size()), known, r.stored, options_.exact, r.snapshots);
   log::debug("entrypoint: request {}: {} blocks are stored, {}", r.what.id, r.stored, hit.reason);
   p.reuse = hit.reuse;
   p.replay = hit.replay;
+  p.snapshot = hit.snapshot;
   return p;
 }
 

@@ -40,8 +40,9 @@ struct front_request {
   std::vector<kernels::token_id> emitted;
   token_stream stream;
   uint32_t cached = 0;
-  bool matching = false;  // the store has been asked: not to be placed yet
-  uint32_t stored = 0;    // blocks of its chain that are in the store
+  bool matching = false;            // the store has been asked: not to be placed yet
+  uint32_t stored = 0;              // blocks of its chain that are in the store
+  std::vector<uint32_t> snapshots;  // behind so many of them
   uint32_t drafted_before = 0, accepted_before = 0, drafted = 0, accepted = 0;  // of older attempts, of this one
 
   uint32_t known() const { return static_cast<uint32_t>(what.prompt.size() + emitted.size()); }

@@ -29,7 +29,8 @@ class rank_state {
         transfers_(self, links_, options_,
                    {[this](fetch_done m) { tell(self_, scheduler_, std::move(m)); },
                     [this](pool_update m) { tell(self_, scheduler_, std::move(m)); }}),
-        prefix_(self_, options_,
+        snapshots_(self_, options_, [this](uint64_t number, bool here) { prefix_.snapshot_over(number, here); }),
+        prefix_(self_, options_, snapshots_,
                 {[this](prefix_done m) { tell(self_, scheduler_, std::move(m)); },
                  [this] { return transfers_.tell_held(); }, [this] { transfers_.freed(); }}) {}
   ~rank_state() {
@@ -70,6 +71,8 @@ class rank_state {
           prefix_.finished(m);
           check_drained(false);
         },
+        [this](const snapshot_write& m) { snapshots_.write(m); },
+        [this](const snapshot_event& m) { snapshots_.finished(m); },
         [this](const drain_request& m) { return drain(m); },
         [this](const rank_query&) { return report(); },
         [this](const tick& t) {
@@ -105,6 +108,8 @@ class rank_state {
     std::vector<uint32_t> places;                  // of the handoff memory, until the plan's first result
     std::map<kernels::slot_id, uint32_t> exports;  // which of them is for what a slot exports
     bool follows = false;                          // work waited when the step before ended
+    std::vector<uint32_t> windows;                 // places of snapshots that slots start from, until the same
+    std::vector<uint32_t> takes;                   // of snapshots that are to be taken, until they are
   };
 
   void set_state(role_state state, std::string text) {
@@ -182,6 +187,7 @@ class rank_state {
     if (!pool_) pool_ = std::make_unique<kernels::page_pool>(engine->limits().pages);
     transfers_.configure(*pool_, engine->limits().handoffs);
     prefix_.configure(*pool_, engine->facts().page_bytes);
+    snapshots_.configure(engine->limits().snapshots, engine->facts().snapshot_bytes);
     if (broken_ == groups_)
       set_state(role_state::waiting, fmt::format("group view {} failed at once", group_.value));
     else
@@ -215,8 +221,12 @@ class rank_state {
   // What a plan that is not even looked at would have brought into its slots is let go.
   void reject_whole(const submit_plan& m, errc code, std::string text) {
     transfers_.discard(m.imports);
-    for (uint64_t number : m.reads)
-      if (auto pages = prefix_.take(number)) pool_->release(*pages, kernels::page_owner::request);
+    for (uint64_t number : m.reads) {
+      auto brought = prefix_.take(number);
+      if (!brought) continue;
+      pool_->release(brought->pages, kernels::page_owner::request);
+      if (brought->snapshot) snapshots_.free(*brought->snapshot);
+    }
     reject(m.plan.id, code, std::move(text));
   }
 
@@ -226,19 +236,25 @@ class rank_state {
     if (!rejected_.empty()) return reject_whole(m, errc::stale, "an earlier plan was rejected");
     if (m.grow.size() != m.plan.sequences.size() || m.reads.size() != m.plan.open.size())
       return reject_whole(m, errc::invalid_argument, "parts of a plan differ in length");
-    open_plan open{m.plan.id, {}, {}, {}, m.follows};
+    open_plan open{m.plan.id, {}, {}, {}, m.follows, {}, {}};
     kernels::step_plan plan = m.plan;
     // Taken first: whatever goes wrong later, they are given back with the plan.
     std::map<kernels::slot_id, std::vector<kernels::page_id>> read;
     bool missing = false;
     for (size_t i = 0; i < plan.open.size(); ++i) {
       if (m.reads[i] == 0) continue;
-      auto pages = prefix_.take(m.reads[i]);
-      missing = missing || !pages;
-      if (!pages) continue;
-      open.pages.emplace_back(plan.open[i].slot, *pages);
-      read.emplace(plan.open[i].slot, std::move(*pages));
+      auto brought = prefix_.take(m.reads[i]);
+      auto& windows = plan.open[i].windows;
+      missing = missing || !brought || (windows.position > 0 && !brought->snapshot);
+      if (!brought) continue;
+      open.pages.emplace_back(plan.open[i].slot, brought->pages);
+      read.emplace(plan.open[i].slot, std::move(brought->pages));
+      if (!brought->snapshot) continue;
+      windows.place = *brought->snapshot;
+      open.windows.push_back(windows.place);
+      if (windows.position > 0) snapshots_.used();
     }
+    snapshots_.prepare(plan, open.takes);
     const auto ready = transfers_.prepare(m.imports, plan, open.places);
     for (const auto& o : plan.open)
       if (ready && o.imported.rows > 0) open.pages.emplace_back(o.slot, o.imported.pages);
@@ -272,6 +288,8 @@ class rank_state {
   void give_back(const open_plan& plan) {
     for (auto& [slot, pages] : plan.pages) pool_->release(pages, kernels::page_owner::request);
     transfers_.free_places(plan.places);
+    snapshots_.free(plan.windows);
+    snapshots_.free(plan.takes);
   }
 
   // What the plan's step has exported is kept for a while, whatever becomes of its slot.
@@ -309,6 +327,8 @@ class rank_state {
       auto& plan = plans_.front();
       if (r.failure == errc{}) tickets = offer(plan, r);
       transfers_.free_places(std::exchange(plan.places, {}));  // imports have been read
+      snapshots_.free(std::exchange(plan.windows, {}));
+      snapshots_.taken(r, plan.takes);
     }
     if (r.plan_done) {
       auto plan = std::move(plans_.front());
@@ -316,6 +336,7 @@ class rank_state {
       if (r.failure != errc{} && !r.applied) {
         give_back(plan);
       } else {
+        snapshots_.free(plan.takes);
         for (auto& [slot, pages] : plan.pages) {
           auto& held = slots_[slot];
           held.insert(held.end(), pages.begin(), pages.end());
@@ -385,6 +406,8 @@ class rank_state {
                  pages.request);
     r.transfers = transfers_.counts(prefix_.held_pages());
     r.prefix = prefix_.counts();
+    r.snapshots = snapshots_.counts();
+    if (options_.prefix.store) r.store = options_.prefix.store->load();
     r.slots_open = static_cast<uint32_t>(slots_.size());
     r.plans_open = static_cast<uint32_t>(plans_.size());
     r.steps = steps_;
@@ -398,7 +421,8 @@ class rank_state {
   peer_links links_;
   rank_options options_;
   rank_transfers transfers_;  // uses options_
-  rank_prefix prefix_;        // the same, and transfers_
+  rank_snapshots snapshots_;  // the same, and tells prefix_
+  rank_prefix prefix_;        // the same, transfers_ and snapshots_
   scheduler_actor scheduler_;
   role_state state_ = role_state::starting;
   std::string text_, address_;

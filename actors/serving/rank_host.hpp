@@ -10,6 +10,7 @@
 
 #include "actors/protocol/cluster.hpp"
 #include "actors/protocol/handoff.hpp"
+#include "actors/protocol/prefix.hpp"
 #include "kernels/engine/engine.hpp"
 
 namespace troupe::actors {
@@ -18,6 +19,12 @@ namespace troupe::actors {
 struct page_memory {
   std::span<std::byte> bytes;
   std::shared_ptr<const void> keep;
+};
+
+/// Where tiers find what is in the snapshot memory of a rank; no region: nobody can reach it.
+struct snapshot_memory {
+  std::string address;  // on the data plane
+  std::string region;   // transport::remote_region, encoded; place p begins at p * facts.snapshot_bytes
 };
 
 /// Thread rules: all functions are called from the rank's handlers and must not block; slow work happens elsewhere and
@@ -51,6 +58,15 @@ class rank_host {
   virtual void pull(const transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
                     std::function<void(result<uint64_t>)> done) {
     (void)from, (void)pages, (void)place;
+    done(fail(errc::unsupported, "this rank has no way to pull"));
+  }
+
+  /// Where peers find this rank's snapshot memory, once `open` has succeeded.
+  virtual snapshot_memory snapshots() const { return {}; }
+
+  /// Pulls a snapshot into place `place` and compares its checksum; until `done` the transport may write there.
+  virtual void pull_snapshot(const snapshot_source& from, uint32_t place, std::function<void(result<void>)> done) {
+    (void)from, (void)place;
     done(fail(errc::unsupported, "this rank has no way to pull"));
   }
 

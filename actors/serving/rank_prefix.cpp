@@ -14,8 +14,8 @@ constexpr nanoseconds prefix_grace = std::chrono::milliseconds(100);
 
 }  // namespace
 
-rank_prefix::rank_prefix(rank_actor::pointer self, const rank_options& options, ways out)
-    : self_(self), options_(options), out_(std::move(out)) {}
+rank_prefix::rank_prefix(rank_actor::pointer self, const rank_options& options, rank_snapshots& snapshots, ways out)
+    : self_(self), options_(options), snapshots_(snapshots), out_(std::move(out)) {}
 
 void rank_prefix::configure(kernels::page_pool& pool, uint32_t page_bytes) {
   pool_ = &pool;
@@ -29,8 +29,8 @@ std::vector<std::span<std::byte>> rank_prefix::memory_of(const std::vector<kerne
   return out;
 }
 
-void rank_prefix::answer(uint64_t number, status outcome, uint32_t blocks, bool dropped) {
-  out_.done({number, std::move(outcome), blocks, dropped, out_.held()});
+void rank_prefix::answer(uint64_t number, status outcome, uint32_t blocks, bool dropped, bool snapshot) {
+  out_.done({number, std::move(outcome), blocks, dropped, out_.held(), snapshot});
 }
 
 void rank_prefix::read(const prefix_read& m) {
@@ -46,7 +46,12 @@ void rank_prefix::read(const prefix_read& m) {
   pool_->add_owner(*pages, kernels::page_owner::transfer);
   auto memory = memory_of(*pages);
   const auto deadline = nanoseconds(m.deadline_ns);
-  reads_[m.number] = {std::move(*pages), true, false, now(self_), now(self_) + deadline + prefix_grace};
+  reading& r = reads_[m.number];
+  r.pages = std::move(*pages);
+  r.since = now(self_);
+  r.backstop = r.since + deadline + prefix_grace;
+  r.snapshot_until = r.since + deadline;
+  r.awaits_snapshot = m.snapshot.at.tokens > 0 && snapshots_.begin(m.number, m.snapshot);
   if (!timer_.armed()) timer_.arm(self_, prefix_look);
   rank_actor me = caf::actor_cast<rank_actor>(self_);
   options_.prefix.store->read(
@@ -57,8 +62,9 @@ void rank_prefix::read(const prefix_read& m) {
 }
 
 // Nobody wants it. Pages stay held while the store may write into them.
-void rank_prefix::give_up(reading& r) {
+void rank_prefix::give_up(uint64_t number, reading& r) {
   r.wanted = false;
+  snapshots_.drop(number);
   pool_->release(r.pages, kernels::page_owner::request);
 }
 
@@ -66,7 +72,7 @@ void rank_prefix::drop(const prefix_drop& m) {
   auto it = reads_.find(m.number);
   if (it != reads_.end() && it->second.wanted) {
     ++counts_.read_dropped;
-    give_up(it->second);
+    give_up(m.number, it->second);
     if (it->second.here) reads_.erase(it);
   }
   answer(m.number, {errc::cancelled, "dropped"}, 0, true);
@@ -122,13 +128,16 @@ void rank_prefix::finished(const prefix_event& m) {
   }
   if (m.outcome.ok() && m.blocks > 0 && m.blocks <= r.pages.size()) {
     r.here = true;
+    r.blocks = m.blocks;
     counts_.read_blocks += m.blocks;
     counts_.read_ns += (now(self_) - r.since).count();
-    return answer(m.number, {}, m.blocks, false);
+    if (!r.awaits_snapshot) answer(m.number, {}, m.blocks, false, r.has_snapshot);
+    return;
   }
   ++counts_.read_failed;
   counts_.read_late += m.outcome.code == errc::timeout;
   pool_->release(r.pages, kernels::page_owner::request);
+  snapshots_.drop(m.number);
   reads_.erase(it);
   log::info("{}: cached blocks did not come, they are computed: {}", options_.assignment.seat(), m.outcome.text);
   answer(m.number, m.outcome, 0, false);
@@ -138,26 +147,42 @@ void rank_prefix::ticked(const tick& t) {
   if (!timer_.fired(t)) return;
   bool open = false;
   for (auto& [number, r] : reads_) {
-    if (r.here || !r.wanted) continue;
-    if (now(self_) < r.backstop) {
+    if (!r.wanted || (r.here && !r.awaits_snapshot)) continue;
+    if (now(self_) < (r.here ? r.snapshot_until : r.backstop)) {
       open = true;
+      continue;
+    }
+    if (r.here) {
+      snapshots_.drop(number, true);
+      r.awaits_snapshot = false;
+      log::info("{}: a window snapshot is late, windows are computed", options_.assignment.seat());
+      answer(number, {}, r.blocks, false);
       continue;
     }
     ++counts_.read_failed;
     ++counts_.read_late;
-    give_up(r);
+    give_up(number, r);
     log::info("{}: the store does not answer; cached blocks are computed", options_.assignment.seat());
     answer(number, {errc::timeout, "reading takes longer than computing"}, 0, false);
   }
   if (open) timer_.arm(self_, prefix_look);
 }
 
-std::optional<std::vector<kernels::page_id>> rank_prefix::take(uint64_t number) {
+void rank_prefix::snapshot_over(uint64_t number, bool here) {
   auto it = reads_.find(number);
-  if (it == reads_.end() || !it->second.here) return std::nullopt;
-  auto pages = std::move(it->second.pages);
+  if (it == reads_.end() || !it->second.awaits_snapshot) return snapshots_.drop(number);
+  auto& r = it->second;
+  r.awaits_snapshot = false;
+  r.has_snapshot = here;
+  if (r.here) answer(number, {}, r.blocks, false, here);
+}
+
+std::optional<rank_prefix::brought> rank_prefix::take(uint64_t number) {
+  auto it = reads_.find(number);
+  if (it == reads_.end() || !it->second.here || it->second.awaits_snapshot) return std::nullopt;
+  brought out{std::move(it->second.pages), snapshots_.take(number)};
   reads_.erase(it);
-  return pages;
+  return out;
 }
 
 uint32_t rank_prefix::wanted_pages() const {
@@ -174,7 +199,7 @@ uint32_t rank_prefix::held_pages() const {
 
 prefix_counts rank_prefix::counts() const {
   auto c = counts_;
-  for (const auto& [number, r] : reads_) c.reading += !r.here;
+  for (const auto& [number, r] : reads_) c.reading += !r.here || r.awaits_snapshot;
   c.writing = writing();
   return c;
 }

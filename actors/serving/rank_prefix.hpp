@@ -9,6 +9,7 @@
 
 #include "actors/protocol/messages.hpp"
 #include "actors/serving/rank.hpp"
+#include "actors/serving/rank_snapshots.hpp"
 #include "kernels/engine/page_pool.hpp"
 
 namespace troupe::actors {
@@ -25,7 +26,8 @@ class rank_prefix {
     std::function<uint32_t()> held;         // pages held, told to the scheduler with the next message
     std::function<void()> freed;            // fewer pages may be held
   };
-  rank_prefix(rank_actor::pointer self, const rank_options& options, ways out);
+  /// `snapshots` outlives it, and tells it of reads by snapshot_over.
+  rank_prefix(rank_actor::pointer self, const rank_options& options, rank_snapshots& snapshots, ways out);
 
   /// Once the engine is there.
   void configure(kernels::page_pool& pool, uint32_t page_bytes);
@@ -36,10 +38,15 @@ class rank_prefix {
   void write(const prefix_write& m, std::span<const kernels::page_id> table);
   void finished(const prefix_event& m);
   void ticked(const tick& t);
+  void snapshot_over(uint64_t number, bool here);
 
-  /// A read that is here becomes part of a plan: its pages are the caller's from now on (owner request). Nothing for a
-  /// number that is not here.
-  std::optional<std::vector<kernels::page_id>> take(uint64_t number);
+  /// A read that is here becomes part of a plan: its pages are the caller's from now on (owner request), and so is the
+  /// place of its snapshot, if it has one. Nothing for a number that is not here.
+  struct brought {
+    std::vector<kernels::page_id> pages;
+    std::optional<uint32_t> snapshot;
+  };
+  std::optional<brought> take(uint64_t number);
 
   /// Pages that reads hold as a request does.
   uint32_t wanted_pages() const;
@@ -53,13 +60,17 @@ class rank_prefix {
     std::vector<kernels::page_id> pages;
     bool wanted = true, here = false;
     nanoseconds since{0}, backstop{0};
+    bool awaits_snapshot = false, has_snapshot = false;
+    uint32_t blocks = 0;
+    nanoseconds snapshot_until{0};
   };
   std::vector<std::span<std::byte>> memory_of(const std::vector<kernels::page_id>& pages);
-  void answer(uint64_t number, status outcome, uint32_t blocks, bool dropped);
-  void give_up(reading& r);
+  void answer(uint64_t number, status outcome, uint32_t blocks, bool dropped, bool snapshot = false);
+  void give_up(uint64_t number, reading& r);
 
   rank_actor::pointer self_;
   const rank_options& options_;
+  rank_snapshots& snapshots_;
   const ways out_;
   kernels::page_pool* pool_ = nullptr;
   uint32_t page_bytes_ = 0;

@@ -255,6 +255,7 @@ class scheduler_state {
            submit_plan{rank_state_.group, std::move(next.plan), std::move(next.grow), std::move(next.imports),
                        std::move(next.reads), next.follows});
     }
+    for (auto& w : batch_->take_snapshot_writes()) tell(self_, rank_, std::move(w));
     for (auto& d : batch_->take_drops()) tell(self_, rank_, std::move(d));
     for (auto& f : batch_->take_fetches()) tell(self_, rank_, std::move(f));
     for (auto& d : batch_->take_read_drops()) tell(self_, rank_, std::move(d));

@@ -62,6 +62,9 @@ class kv_tier_state {
         [this](const tier_forget& m) {
           entries_->with([&](kv::snapshot_tier& t, nanoseconds) { t.forget(m.request); });
         },
+        [this](const tier_drop& m) {
+          entries_->with([&](kv::snapshot_tier& t, nanoseconds) { t.release(m.request, m.at); });
+        },
         [this](const tier_query&) { return report(); },
         [this](const tier_pulled& m) { pulled(m); },
         [this](const drain_request&) {

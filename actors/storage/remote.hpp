@@ -28,6 +28,8 @@ struct store_peer {
   kv_index_actor index;
   std::map<kv::target_id, storage_target_actor> targets;  // that are there
   scrubber_actor scrubber;
+  any_handle tier;      // a kv_tier (protocol/tier.hpp); null: it keeps no window snapshots
+  std::string address;  // on the data plane
   std::optional<transport::peer_id> plane;
 };
 

@@ -47,7 +47,7 @@ class remote_owner final : public kv::owner {
     }
     m.hashes = pack(hashes);
     ask<kv_match_reply>(std::move(m), std::move(done), [](const kv_match_reply& a) -> result<kv::match_reply> {
-      return kv::match_reply{a.first_missing, {}, a.probes};
+      return kv::match_reply{a.first_missing, {}, a.probes, a.snapshots};
     });
   }
 

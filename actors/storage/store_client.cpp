@@ -5,6 +5,7 @@
 
 #include "actors/protocol/messages.hpp"
 #include "actors/storage/remote.hpp"
+#include "actors/storage/snapshot_client.hpp"
 #include "kv/store/local_owner.hpp"
 #include "kv/store/local_target.hpp"
 #include "runtime/base/log.hpp"
@@ -23,6 +24,7 @@ struct store_body {
   std::map<kv::target_id, std::unique_ptr<kv::target>> targets;
   std::vector<std::unique_ptr<kv::owner>> owners;
   std::unique_ptr<kv::client> client;
+  std::unique_ptr<snapshot_client> snapshots;
 };
 
 }  // namespace
@@ -255,6 +257,8 @@ class store_client_state {
     }
     p.index = caf::actor_cast<kv_index_actor>(w.index);
     p.scrubber = caf::actor_cast<scrubber_actor>(w.scrubber);
+    p.tier = w.tier;
+    p.address = w.address;
     p.targets.clear();
     for (const auto& t : w.targets)
       if (t.actor) p.targets[t.id] = caf::actor_cast<storage_target_actor>(t.actor);
@@ -304,6 +308,14 @@ class store_client_state {
     o.memory = [book = body_->store->book](size_t bytes) { return book->allocate(bytes); };
     body_->client = std::make_unique<kv::client>(o, members(), *body_->home, *body_->compute, *options_.wall);
     state_.client = body_->client.get();
+    body_->snapshots = std::make_unique<snapshot_client>(
+        body_->store,
+        [this](const kv::block_hash& slot) {
+          const auto* owner = kv::primary_of(body_->client->who(), slot);
+          return owner ? std::shared_ptr<store_peer>(peers_[owner->id().value - 1]) : nullptr;
+        },
+        [this](uint32_t seat) { return seat < peers_.size() ? std::shared_ptr<store_peer>(peers_[seat]) : nullptr; });
+    state_.snapshots = body_->snapshots.get();
   }
 
   kv::members members() const {
@@ -359,6 +371,7 @@ class store_client_state {
     if (was && p.handle_node != self_->node()) links_.fail_node(p.handle_node);
     p.index = nullptr;
     p.scrubber = nullptr;
+    p.tier = nullptr;
     p.targets.clear();
     forget_plane(p);
   }

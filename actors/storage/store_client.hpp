@@ -48,6 +48,8 @@ struct store_client_options {
   nanoseconds poll{std::chrono::milliseconds(500)};  // of the view, where a director is given
 };
 
+class snapshot_client;
+
 /// What users of a session see, inside their task.
 struct store_state {
   struct node {
@@ -58,7 +60,8 @@ struct store_state {
     std::vector<kv_target_entry> targets;
     std::vector<std::string> notes;
   };
-  kv::client* client = nullptr;  // null before the first node has answered
+  kv::client* client = nullptr;          // null before the first node has answered
+  snapshot_client* snapshots = nullptr;  // snapshot_client.hpp; the same
   kv::executor* home = nullptr;
   kv::hash_scheme scheme;
   uint32_t data = 0, parity = 0, seats = 0, disks = 0;

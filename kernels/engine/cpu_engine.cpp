@@ -30,6 +30,7 @@ result<model_facts> cpu_model_facts(const model& m, const engine_limits& limits,
   f.eos = c.eos;
   f.pad = c.pad;
   f.handoff_bytes = handoff_bytes(m);
+  f.snapshot_bytes = m.plan.snapshot_bytes();
   return f;
 }
 
@@ -86,6 +87,7 @@ result<std::unique_ptr<engine>> make_cpu_engine(cpu_engine_config config, engine
   }
   parts.pages = config.pages;
   parts.handoff = config.handoff;
+  parts.snapshots = config.snapshots;
   parts.clock = config.clock ? config.clock : &steady_clock();
   parts.on_drafts = std::move(config.on_drafts);
   parts.adaptive_drafts = config.adaptive_drafts;

@@ -19,6 +19,7 @@ struct cpu_engine_config {
   std::string isa;                      // "portable", "avx2", "avx512"; empty: the widest that this CPU has
   std::span<std::byte> pages;           // limits.pages * page_bytes that outlive the engine; empty: it allocates them
   std::span<std::byte> handoff;         // limits.handoffs * handoff_bytes(model) that outlive the engine
+  std::span<std::byte> snapshots;       // limits.snapshots * plan.snapshot_bytes() that outlive the engine
   std::unique_ptr<ep::group> group;     // null: the engine is alone, unless it shall wait for its group
   bool wait_for_group = false;          // with a null group: plans wait for the first regroup
   ep::placement placement;              // with a group; without one every expert is local

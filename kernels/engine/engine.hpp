@@ -61,6 +61,24 @@ struct sequence_import {
   bool operator==(const sequence_import&) const = default;
 };
 
+/// A window snapshot and its place in the snapshot memory: the window records of the encoder layers and of the first
+/// decoder layer of positions [position - window, position), layer by layer, facts.snapshot_bytes in all, dense and
+/// without a head. `position` is a multiple of the window, > 0; 0: none. What a snapshot is of, its keeper must know:
+/// equal tokens up to `position` (and equal replay mode) give equal bytes.
+struct snapshot_place {
+  uint32_t position = 0;
+  uint32_t place = 0;
+  bool operator==(const snapshot_place&) const = default;
+};
+
+/// One that a step has written.
+struct snapshot_taken {
+  uint32_t position = 0;
+  uint32_t place = 0;
+  uint32_t crc = 0;  // CRC32C of its bytes
+  bool operator==(const snapshot_taken&) const = default;
+};
+
 /// What an engine has written for another one.
 struct sequence_export {
   uint32_t rows = 0;  // tokens in place; 0: nothing was exported
@@ -79,6 +97,10 @@ struct sequence_open {
   stop_params stop;
   bool speculate = true;
   sequence_import imported;  // rows > 0: the slot starts with these tokens in place, and its first step is a decode
+  // position > 0: the slot starts committed to there, with these windows; its first chunk goes on from there, with at
+  // least a window of tokens left, its pages before write_global_from filled by the caller, and decoder_from not before
+  // it. The place is read by the time of the plan's first result.
+  snapshot_place windows;
   bool operator==(const sequence_open&) const = default;
 };
 
@@ -102,6 +124,9 @@ struct sequence_step {
   bool sample = false;              // sample after the last row (always done by decode)
   std::vector<page_id> pages;       // newly reserved pages, appended to the slot's page table before the step
   uint32_t export_to = no_handoff;  // place of the handoff memory for the state after the step; needs `sample`
+  // Each is written by the step that commits up to or across its position, if there is one and the windows there do not
+  // reach below the floor. Right only at or after write_global_from: before it windows are still being rebuilt.
+  std::vector<snapshot_place> snapshots;
   bool operator==(const sequence_step&) const = default;
 };
 
@@ -139,6 +164,7 @@ struct sequence_result {
   uint32_t drafted = 0, accepted = 0;           // drafts verified in this step, and accepted
   finish_reason finish = finish_reason::none;   // after a finish the slot computes nothing; close it
   sequence_export exported;                     // where the step asked for it and the sequence has not ended
+  std::vector<snapshot_taken> snapshots;        // of those asked for
   bool operator==(const sequence_result&) const = default;
 };
 
@@ -196,6 +222,7 @@ struct engine_limits {
   uint32_t handoffs = 0;          // places in the handoff memory, for sequences that come from or go to other engines
   uint32_t micro_batch_rows = 0;  // a step in which some rank of a group has so many rows runs in two micro-batches,
                                   // one computing while the other's rows travel; 0: never
+  uint32_t snapshots = 0;         // places in the snapshot memory
   bool operator==(const engine_limits&) const = default;
 };
 
@@ -211,7 +238,8 @@ struct model_facts {
   uint32_t experts = 0;
   bool has_drafter = false;
   token_id bos = 0, eos = 1, pad = 2;
-  uint32_t handoff_bytes = 0;  // of one place in the handoff memory
+  uint32_t handoff_bytes = 0;   // of one place in the handoff memory
+  uint64_t snapshot_bytes = 0;  // of one place in the snapshot memory
   bool operator==(const model_facts&) const = default;
 };
 

@@ -37,6 +37,15 @@ result<void> check_open(const step_plan& plan, size_t i, const engine_limits& li
   for (token_id t : o.stop.stop_ids)
     if (!in_vocabulary(t, facts))
       return bad(plan, "open[{}].stop.stop_ids: {} is outside the vocabulary of {}", i, t, facts.vocabulary);
+  if (const snapshot_place& w = o.windows; w.position > 0) {
+    if (o.imported.rows > 0) return bad(plan, "open[{}].windows: beside an imported sequence", i);
+    if (w.place >= limits.snapshots)
+      return bad(plan, "open[{}].windows.place: is {}, the snapshot memory has {} places", i, w.place,
+                 limits.snapshots);
+    if (w.position % facts.window != 0 || uint64_t{w.position} + facts.window > o.tokens.size())
+      return bad(plan, "open[{}].windows.position: is {}, with {} tokens known and windows of {}", i, w.position,
+                 o.tokens.size(), facts.window);
+  }
   if (o.imported.rows == 0) return {};
   const sequence_import& in = o.imported;
   if (in.state >= limits.handoffs)
@@ -74,6 +83,9 @@ result<void> check_chunk(const step_plan& plan, size_t i, const model_facts& fac
       return bad(plan, "sequences[{}].decoder_from: is {}, before the replayed rows from {}", i, s.decoder_from,
                  s.position);
   }
+  if (s.decoder_from < slot.windows_from)
+    return bad(plan, "sequences[{}].decoder_from: is {}, the windows came at {} and are not those of all layers", i,
+               s.decoder_from, slot.windows_from);
   if (s.decoder_floor < s.decoder_from)
     return bad(plan, "sequences[{}].decoder_floor: is {}, decoder layers run from {}", i, s.decoder_floor,
                s.decoder_from);
@@ -112,7 +124,8 @@ result<void> check_plan(const step_plan& plan, const engine_limits& limits, cons
     if (auto r = check_open(plan, i, limits, facts); !r) return r;
     state.slots[s].open = true;
     state.slots[s].known = static_cast<uint32_t>(plan.open[i].tokens.size());
-    state.slots[s].committed = plan.open[i].imported.rows;
+    state.slots[s].committed = std::max(plan.open[i].imported.rows, plan.open[i].windows.position);
+    state.slots[s].windows_from = plan.open[i].windows.position;
     if (plan.open[i].imported.rows > 0)
       state.slots[s].pages = static_cast<uint32_t>(plan.open[i].imported.pages.size());
   }
@@ -136,6 +149,10 @@ result<void> check_plan(const step_plan& plan, const engine_limits& limits, cons
     if (s.export_to != no_handoff && (s.export_to >= limits.handoffs || !s.sample))
       return bad(plan, "sequences[{}].export_to: is {}, of {} places, with sample {}", i, s.export_to, limits.handoffs,
                  s.sample);
+    for (const snapshot_place& w : s.snapshots)
+      if (w.position == 0 || w.position % facts.window != 0 || w.place >= limits.snapshots)
+        return bad(plan, "sequences[{}].snapshots: position {} in place {}; windows of {}, {} places", i, w.position,
+                   w.place, facts.window, limits.snapshots);
     if (s.rows > 0) {
       if (auto r = check_chunk(plan, i, facts, slot); !r) return r;
       chunk_rows += s.rows;

@@ -13,10 +13,11 @@ namespace troupe::kernels {
 /// they are lower bounds from the first sample on.
 struct planned_slot {
   bool open = false;
-  bool sampled = false;    // a token has been or will be sampled
-  uint32_t committed = 0;  // rows in place
-  uint32_t known = 0;      // tokens known
-  uint32_t pages = 0;      // in its table
+  bool sampled = false;       // a token has been or will be sampled
+  uint32_t committed = 0;     // rows in place
+  uint32_t known = 0;         // tokens known
+  uint32_t pages = 0;         // in its table
+  uint32_t windows_from = 0;  // where its windows came from a snapshot: decoder layers have nothing before it
 };
 
 /// The planned state of all slots. Value type, so that a plan is checked on a copy.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/engine/handoff.hpp"
+#include "kernels/engine/snapshot.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/run_queue.hpp"
 
@@ -26,6 +27,7 @@ step_engine::step_engine(step_engine_parts parts, sink on_step)
       own_pages_(std::move(parts.own_pages)),
       page_memory_(parts.pages),
       handoff_(parts.handoff),
+      snapshots_(parts.snapshots),
       facts_(std::move(parts.facts)),
       clock_(*parts.clock),
       sink_(std::move(on_step)),
@@ -46,6 +48,10 @@ result<std::unique_ptr<engine>> step_engine::make(step_engine_parts parts, sink 
   if (parts.handoff.size() < size_t{l.handoffs} * parts.facts.handoff_bytes)
     return fail(errc::invalid_argument, "handoff memory: {} bytes, {} places of {} bytes need {}", parts.handoff.size(),
                 l.handoffs, parts.facts.handoff_bytes, size_t{l.handoffs} * parts.facts.handoff_bytes);
+  if (parts.snapshots.size() < l.snapshots * parts.facts.snapshot_bytes)
+    return fail(errc::invalid_argument, "snapshot memory: {} bytes, {} places of {} bytes need {}",
+                parts.snapshots.size(), l.snapshots, parts.facts.snapshot_bytes,
+                l.snapshots * parts.facts.snapshot_bytes);
   if (l.max_context > parts.weights->config.max_position_embeddings)
     return fail(errc::invalid_argument, "engine limits: max_context {} is above the model's {}", l.max_context,
                 parts.weights->config.max_position_embeddings);
@@ -331,6 +337,11 @@ void step_engine::apply_lists(step_result& result) {
     s.banned = s.stop.stop_ids;
     s.banned.push_back(facts_.eos);
     if (o.imported.rows > 0) import_sequence(s, o);
+    if (o.windows.position > 0) {
+      read_snapshot(*model_, *ops_, where_, *state_, o.slot.value, o.windows.position, snapshot_bytes(o.windows.place));
+      s.committed = s.windows_from = o.windows.position;
+      s.window_floor = o.windows.position - facts_.window;
+    }
   }
   for (const sequence_step& step : plan_.sequences) {
     slot_state& s = slots_[step.slot.value];
@@ -397,8 +408,8 @@ void step_engine::fail_step(error e) {
 void step_engine::resync() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const slot_state& s = slots_[i];
-    planned_.slots[i] = {s.open, s.known == s.committed + 1 && s.known > s.prompt_length, s.committed, s.known,
-                         s.pages};
+    planned_.slots[i] = {
+        s.open, s.known == s.committed + 1 && s.known > s.prompt_length, s.committed, s.known, s.pages, s.windows_from};
     if (!s.open) planned_.slots[i] = {};
   }
 }

@@ -32,6 +32,7 @@ struct step_engine_parts {
   std::span<std::byte> pages;              // limits.pages pages; outlives the engine, or lies in own_pages
   std::unique_ptr<std::byte[]> own_pages;  // memory that the engine keeps, may be null
   std::span<std::byte> handoff;            // limits.handoffs places of facts.handoff_bytes; outlives the engine
+  std::span<std::byte> snapshots;          // limits.snapshots places of facts.snapshot_bytes; outlives the engine
   std::unique_ptr<ep::group> group;        // null: plans wait for the first regroup
   ep::placement placement;
   uint32_t expert_slots = 0;  // see placement_status; 0: one for every expert
@@ -71,6 +72,7 @@ class step_engine final : public engine {
     uint32_t known = 0, committed = 0, prompt_length = 0, pages = 0;
     uint32_t window_floor = 0, decoder_floor = 0, decoder_from = 0;
     uint32_t context_floor = 0, context_end = 0;  // drafter context is in place for [floor, end)
+    uint32_t windows_from = 0;                    // decoder layers have nothing before it (sequence_open::windows)
     sampling_params sampling;
     stop_params stop;
     bool speculate = false;
@@ -127,8 +129,12 @@ class step_engine final : public engine {
   void finish_step(step_result& result);
   void report_drafts(const step_item& item) const;
   sequence_export export_sequence(const step_item& item);
+  void take_snapshots();
   std::span<std::byte> handoff_place(uint32_t state) const {
     return handoff_.subspan(size_t{state} * facts_.handoff_bytes, facts_.handoff_bytes);
+  }
+  std::span<std::byte> snapshot_bytes(uint32_t place) const {
+    return snapshots_.subspan(place * facts_.snapshot_bytes, facts_.snapshot_bytes);
   }
   finish_reason finish_of(const slot_state& slot, token_id token, uint32_t known) const;
   bool wants_draft(const step_item& item) const;
@@ -139,7 +145,7 @@ class step_engine final : public engine {
   const place where_;
   const engine_limits limits_;
   const std::unique_ptr<std::byte[]> own_pages_;
-  const std::span<std::byte> page_memory_, handoff_;
+  const std::span<std::byte> page_memory_, handoff_, snapshots_;
   const model_facts facts_;
   const clock_source& clock_;
   const sink sink_;
@@ -161,6 +167,7 @@ class step_engine final : public engine {
   std::vector<step_item> items_;
   std::vector<sequence_rows> rows_;
   std::vector<commit_rows> commits_;
+  std::vector<std::pair<uint32_t, snapshot_taken>> taken_;  // by this step, with the index of the item
   std::vector<uint32_t> sampled_tail_;
   std::vector<sample_row> sample_rows_;
   std::vector<token_id> sampled_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/engine/handoff.hpp"
+#include "kernels/engine/snapshot.hpp"
 #include "kernels/engine/step_engine.hpp"
 #include "runtime/base/check.hpp"
 
@@ -272,8 +273,27 @@ sequence_export step_engine::export_sequence(const step_item& item) {
   return out;
 }
 
+// Before the step's rows move into the rings, which hold little more than the last window. A chunk may cross several.
+void step_engine::take_snapshots() {
+  taken_.clear();
+  for (uint32_t i = 0; i < items_.size(); ++i) {
+    const step_item& item = items_[i];
+    for (const snapshot_place& w : item.step->snapshots) {
+      const bool crossed = w.position > rows_[i].position && w.position <= item.committed;
+      if (!crossed || w.position - facts_.window < rows_[i].window_floor) continue;
+      const auto to = snapshot_bytes(w.place);
+      const size_t window_bytes = to.size() / (facts_.encoder_layers + 1);
+      for (uint32_t l = 0; l <= facts_.encoder_layers; ++l)
+        forward_->copy_window(i, l, w.position - facts_.window, facts_.window, to.data() + l * window_bytes);
+      ops_->synchronise(where_);
+      taken_.emplace_back(i, snapshot_taken{w.position, w.place, snapshot_checksum(to)});
+    }
+  }
+}
+
 // The step has succeeded: moves it into the slots and writes the result.
 void step_engine::finish_step(step_result& result) {
+  take_snapshots();
   commits_.clear();
   for (uint32_t i = 0; i < items_.size(); ++i)
     commits_.push_back({i, items_[i].decode ? items_[i].emitted : items_[i].step->rows});
@@ -319,6 +339,8 @@ void step_engine::finish_step(step_result& result) {
     }
     if (item.sample && item.step->export_to != no_handoff && !s.finished && item.emitted > 0)
       out.exported = export_sequence(item);
+    for (const auto& [of, snapshot] : taken_)
+      if (of == i) out.snapshots.push_back(snapshot);
     result.rows += rows.rows;
     result.sequences.push_back(std::move(out));
   }

@@ -288,6 +288,26 @@ void forward_pass::commit(std::span<const commit_rows> sequences) {
     store(context_ + size_t{b} * limits_.max_rows * record_bytes_, state_.draft(b));
 }
 
+void forward_pass::copy_window(uint32_t sequence, uint32_t layer, uint32_t first, uint32_t count, std::byte* out) {
+  const placed_sequence& s = sequences_[sequence];
+  const ring_view& ring = state_.window(layer);
+  TROUPE_CHECK(layer <= plan_.encoder_layers && first + ring.rows >= s.rows.position &&
+                   first + count <= s.rows.position + s.rows.rows,
+               "window rows {} to {} of layer {} in a step of rows {} to {}", first, first + count, layer,
+               s.rows.position, s.rows.position + s.rows.rows);
+  const uint32_t end = first + count;
+  for (uint32_t p = first; p < end;) {
+    const uint32_t row = p % ring.rows;
+    const bool made = p >= s.rows.position;
+    const uint32_t n = made ? end - p : std::min({s.rows.position, end, p + ring.rows - row}) - p;
+    const std::byte* from = made ? records(layer) + size_t{s.first_row + p - s.rows.position} * record_bytes_
+                                 : ring.base + s.rows.slot * ring.slot_stride + size_t{row} * ring.record_bytes;
+    ops_.copy(where_, out, from, n * record_bytes_);
+    out += n * record_bytes_;
+    p += n;
+  }
+}
+
 forward_times forward_pass::take_times() { return std::exchange(times_, {}); }
 
 // A step that is abandoned is run again, so it counts only here.

@@ -118,6 +118,11 @@ class forward_pass {
   result<void> draft(ep::group& group, ep::expert_table& table, std::span<const draft_sequence> sequences,
                      int32_t* tokens, float* confidences);
 
+  /// The window records of `layer` (at most the first decoder layer) of a sequence's positions [first, first + count),
+  /// to host memory `out`: those before the step's rows as the slot has them, the others as the step made them. Before
+  /// commit only; first is at most window + 8 positions before the step's rows and not below the floor.
+  void copy_window(uint32_t sequence, uint32_t layer, uint32_t first, uint32_t count, std::byte* out);
+
   /// Moves the step's rows into the slots' state.
   void commit(std::span<const commit_rows> sequences);
 

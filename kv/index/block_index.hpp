@@ -84,6 +84,7 @@ struct match_reply {
   uint64_t first_missing = 0;   // smallest block position asked for that is not there; the end of the last slot if none
   std::vector<match_run> runs;  // only when asked for: what holds the blocks before first_missing, in order
   uint32_t probes = 0;          // records looked up
+  std::vector<uint64_t> snapshots;  // block positions with a window snapshot at this owner; filled by who keeps any
 };
 
 /// Answer of `touch`.

@@ -80,15 +80,22 @@ void client::raise(std::shared_ptr<const members> m, std::vector<block_hash> cha
 }
 
 void client::match(std::vector<block_hash> chain, reply<uint64_t> done) {
+  find(std::move(chain), [done = std::move(done)](result<chain_match> r) {
+    if (!r) return done(fail(std::move(r.error())));
+    done(r->blocks);
+  });
+}
+
+void client::find(std::vector<block_hash> chain, reply<chain_match> done) {
   ++stats_.matches;
   if (chain.empty()) {
-    home_.post([done = std::move(done)] { done(uint64_t{0}); });
+    home_.post([done = std::move(done)] { done(chain_match{}); });
     return;
   }
   auto hashes = std::make_shared<const std::vector<block_hash>>(std::move(chain));
   auto m = who_;
   auto shares = std::make_shared<const std::vector<slot_share>>(shares_of(*m, *hashes, 0, hashes->size()));
-  auto there = std::make_shared<uint64_t>(hashes->size());
+  auto found = std::make_shared<chain_match>(chain_match{hashes->size(), {}});
   owner_question<match_reply> q;
   q.ask = [shares, hashes](owner& o, const std::vector<size_t>& which, reply<match_reply> back) {
     std::vector<match_slot> slots;
@@ -100,14 +107,17 @@ void client::match(std::vector<block_hash> chain, reply<uint64_t> done) {
     }
     o.match(std::move(slots), hashes->size(), std::move(back));
   };
-  q.take = [shares, there](owner&, const std::vector<size_t>& which, match_reply r) {
+  q.take = [shares, found](owner&, const std::vector<size_t>& which, match_reply r) {
     const auto& last = (*shares)[which.back()];
     // An owner that has all it was asked for says the end of its last slot, which says nothing about the other owners.
-    if (r.first_missing < last.first + last.count) *there = std::min(*there, r.first_missing);
+    if (r.first_missing < last.first + last.count) found->blocks = std::min(found->blocks, r.first_missing);
+    for (const uint64_t block : r.snapshots) found->snapshots.push_back(block + 1);
   };
-  ask_owners<match_reply>(shares, std::move(q), [there, m, held = begin(), done = std::move(done)](result<void> r) {
+  ask_owners<match_reply>(shares, std::move(q), [found, m, held = begin(), done = std::move(done)](result<void> r) {
     if (!r) return done(fail(std::move(r.error())));
-    done(*there);
+    std::erase_if(found->snapshots, [&](uint64_t blocks) { return blocks > found->blocks; });
+    std::sort(found->snapshots.begin(), found->snapshots.end(), std::greater<>());
+    done(std::move(*found));
   });
 }
 

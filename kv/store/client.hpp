@@ -76,6 +76,13 @@ struct get_chain_reply {
   std::vector<extent_id> damaged;                 // extents with shards that failed; worth a repair
 };
 
+/// What is there of a chain.
+struct chain_match {
+  uint64_t blocks = 0;              // from block 0 on
+  std::vector<uint64_t> snapshots;  // behind so many of these blocks there is a window snapshot; newest first, those of
+                                    // each owner's three newest
+};
+
 /// Counters since the start.
 struct client_stats {
   uint64_t puts = 0, gets = 0, matches = 0;
@@ -97,6 +104,8 @@ class client {
 
   /// Number of blocks of the chain, from block 0 on, that are there. Extends nothing. One question to each owner.
   void match(std::vector<block_hash> chain, reply<uint64_t> done);
+  /// The same, and what snapshots the owners keep of these blocks.
+  void find(std::vector<block_hash> chain, reply<chain_match> done);
 
   /// Reads as many blocks as there are. An error only where nothing could be tried (invalid_argument, exhausted).
   void get(get_chain_request request, reply<get_chain_reply> done);

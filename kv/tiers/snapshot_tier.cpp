@@ -126,7 +126,9 @@ result<void> snapshot_tier::finish(uint64_t room, uint64_t request, const block_
 void snapshot_tier::keep(uint64_t request, const block_hash& at, place p, nanoseconds now) {
   use(p, now);
   ++counts_.puts;
-  if (requests_.size() > 2 * entries_.size() + 64) drop_idle_requests();
+  const size_t most = 2 * entries_.size() + 64;
+  if (requests_.size() > most) drop_idle_requests();
+  while (requests_.size() > most) requests_.erase(requests_.begin());  // many that keep the same entries
   auto& newest = requests_[request];
   if (auto same = std::find(newest.begin(), newest.end(), at); same != newest.end()) {
     // Already counted, unless the entry was dropped and written anew in between.
@@ -176,6 +178,16 @@ result<void> snapshot_tier::unpin(uint64_t id) {
   if (--e.pins == 0 && !e.live) free_.push_back(it->second);
   pinned_.erase(it);
   return {};
+}
+
+void snapshot_tier::release(uint64_t request, const block_hash& at) {
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return;
+  const auto held = std::find(it->second.begin(), it->second.end(), at);
+  if (held == it->second.end()) return;
+  it->second.erase(held);
+  if (it->second.empty()) requests_.erase(it);
+  release_holder(at);
 }
 
 void snapshot_tier::forget(uint64_t request) {

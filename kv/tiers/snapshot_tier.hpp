@@ -76,6 +76,8 @@ class snapshot_tier {
   /// Ends reading. An id that was not given out, or twice: invalid_argument.
   result<void> unpin(uint64_t id);
 
+  /// The request keeps this one no longer; it goes unless another one does. Ignored where the request does not.
+  void release(uint64_t request, const block_hash& at);
   /// The request has ended: its entries stay for their ttl, but nothing is kept about it any more.
   void forget(uint64_t request);
   /// Frees expired entries that nobody reads; returns how many. Called now and then, and when memory is short.
@@ -112,7 +114,7 @@ class snapshot_tier {
   std::map<uint64_t, place> pinned_;   // by pin id
   std::map<uint64_t, place> writing_;  // by room id
   // Newest entries of a request, oldest first. Requests that hold nothing live are dropped by sweep(), at the latest
-  // when there are twice as many as entries.
+  // when there are twice as many as entries; those that are still too many then are forgotten.
   std::unordered_map<uint64_t, std::deque<block_hash>> requests_;
   uint64_t clock_ = 0, next_pin_ = 1;
   snapshot_tier_stats counts_;

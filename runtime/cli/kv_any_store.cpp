@@ -45,6 +45,10 @@ class in_directory final : public adapted<kv::directory_store> {
       if (store_->usage(m.id)) out.push_back(store_->disk_name(m.id));
     return out;
   }
+  result<kv::chain_match> find(std::vector<kv::block_hash> c) override {
+    TROUPE_TRY(const auto blocks, store_->match(std::move(c)));
+    return kv::chain_match{blocks, {}};
+  }
   kv::directory_store* directory() override { return store_.get(); }
 };
 
@@ -52,6 +56,7 @@ class of_cluster final : public adapted<node::cluster_store> {
  public:
   using adapted::adapted;
   std::vector<std::string> disks() override { return store_->disk_names(); }
+  result<kv::chain_match> find(std::vector<kv::block_hash> c) override { return store_->find(std::move(c)); }
 };
 
 }  // namespace

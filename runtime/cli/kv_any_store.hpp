@@ -28,6 +28,8 @@ class kv_any_store {
   virtual result<kv::put_chain_reply> put(kv::put_chain_request request) = 0;
   virtual result<kv::get_chain_reply> get(kv::get_chain_request request) = 0;
   virtual result<uint64_t> match(std::vector<kv::block_hash> chain) = 0;
+  /// The same, with the window snapshots that a cluster's storage nodes keep of these blocks.
+  virtual result<kv::chain_match> find(std::vector<kv::block_hash> chain) = 0;
   virtual result<std::vector<uint32_t>> lengths(const std::vector<kv::block_hash>& chain) = 0;
   virtual result<kv::scrub_report> scrub(const kv::scrub_options& options) = 0;
   virtual result<kv::reclaim_report> maintain() = 0;

@@ -215,11 +215,13 @@ result<int> match(const kv_blocks_options& o) {
   TROUPE_TRY(auto chain, o.chain.hashes(store->layout().scheme));
   const size_t of = chain.size();
   const uint32_t tokens = store->layout().scheme.block_tokens;
-  const auto found = store->match(std::move(chain));
+  const auto found = store->find(std::move(chain));
   if (!found) return cannot_tell(o, "match", found.error());
-  const uint64_t n = *found;
-  print(o, {{"blocks", n}, {"of", of}, {"tokens", n * tokens}},
-        fmt::format("{} of {} blocks, {} tokens", n, of, n * tokens));
+  const uint64_t n = found->blocks;
+  std::string people = fmt::format("{} of {} blocks, {} tokens", n, of, n * tokens);
+  if (!found->snapshots.empty())
+    people += fmt::format("; window snapshots behind block {}", fmt::join(found->snapshots, ", "));
+  print(o, {{"blocks", n}, {"of", of}, {"tokens", n * tokens}, {"snapshots", found->snapshots}}, people);
   return int{ok};
 }
 

@@ -101,7 +101,7 @@ struct storage_section {
 struct cache_section {
   cache_section();
   bool enabled;
-  uint32_t writes;
+  uint32_t writes, snapshots;
   std::chrono::nanoseconds match_timeout, read_at_least, read_at_most;
 };
 

@@ -286,7 +286,10 @@ const section<cache_section>& cache_table() {
        duration<s>("read_at_most", &s::read_at_most, 5s, 1ms, 8s,
                    "and at most so long; below the lease of a read, 10 s."),
        count<s>("writes", &s::writes, 32, 1, 4096, "puts",
-                "Puts of one rank under way; blocks beyond that, or beyond a quarter of `pages`, are not written.")}};
+                "Puts of one rank under way; blocks beyond that, or beyond a quarter of `pages`, are not written."),
+       count<s>("snapshots", &s::snapshots, 16, 0, 65536, "snapshots",
+                "Window snapshots of one rank on their way to and from storage nodes, each in memory of its own; more "
+                "are not taken. 0: none are taken or used.")}};
   return table;
 }
 

@@ -199,6 +199,11 @@ result<uint64_t> cluster_store::match(std::vector<kv::block_hash> chain) {
       [chain = std::move(chain)](store_state& s, auto back) { s.client->match(chain, std::move(back)); });
 }
 
+result<kv::chain_match> cluster_store::find(std::vector<kv::block_hash> chain) {
+  return wait<kv::chain_match>(
+      [chain = std::move(chain)](store_state& s, auto back) { s.client->find(chain, std::move(back)); });
+}
+
 result<std::vector<uint32_t>> cluster_store::lengths(const std::vector<kv::block_hash>& chain) {
   return wait<std::vector<uint32_t>>([chain](store_state& s, auto back) { s.client->lengths(chain, std::move(back)); });
 }

@@ -51,6 +51,7 @@ class cluster_store {
   result<kv::put_chain_reply> put(kv::put_chain_request request);
   result<kv::get_chain_reply> get(kv::get_chain_request request);
   result<uint64_t> match(std::vector<kv::block_hash> chain);
+  result<kv::chain_match> find(std::vector<kv::block_hash> chain);
   /// True bytes of each block of the chain up to the first that is not there.
   result<std::vector<uint32_t>> lengths(const std::vector<kv::block_hash>& chain);
   /// Runs on the storage nodes, each over its own extents, all at once; adds up what they say. options.progress and

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/engine/cpu_engine.hpp"
-#include "kernels/engine/handoff_pull.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "kernels/model/damage.hpp"
 #include "runtime/base/log.hpp"
@@ -111,6 +110,11 @@ result<std::string> engine_host::load() {
       TROUPE_TRY(states_, transport_->allocate(size_t{limits_.handoffs} * place_bytes_));
       memory_ = {transport_->address(), pages_->descriptor().encode(), states_->descriptor().encode()};
     }
+    if (options_.snapshots > 0) {
+      TROUPE_TRY(snapshots_, transport_->allocate(options_.snapshots * model_->plan.snapshot_bytes()));
+      snapshot_memory_ = {transport_->address(), snapshots_->descriptor().encode()};
+      limits_.snapshots = options_.snapshots;
+    }
   } else {
     limits_.handoffs = 0;
   }
@@ -164,6 +168,31 @@ void engine_host::pull(const actors::transfer_grant& from, const std::vector<ker
       });
 }
 
+void engine_host::pull_snapshot(const actors::snapshot_source& from, uint32_t place,
+                                std::function<void(result<void>)> done) {
+  const auto route = [&]() -> result<kernels::snapshot_route> {
+    const uint64_t bytes = model_->plan.snapshot_bytes();
+    if (!snapshots_ || from.bytes != bytes || place >= limits_.snapshots)
+      return fail(errc::invalid_argument, "a snapshot of {} B into place {}", from.bytes, place);
+    kernels::snapshot_route r;
+    TROUPE_TRY(r.from, transport::remote_region::decode(from.region));
+    TROUPE_TRY(r.peer, transport_->add_peer(from.address));
+    r.from_offset = from.offset;
+    r.to = snapshots_;
+    r.to_offset = place * bytes;
+    r.bytes = bytes;
+    r.crc = from.crc;
+    return r;
+  }();
+  if (!route) return post([done = std::move(done), e = route.error()] { done(fail(e)); });
+  kernels::pull_snapshot(
+      *transport_, *route, [this](std::function<void()> task) { post(std::move(task)); },
+      [this, peer = route->peer, done = std::move(done)](result<void> r) {
+        if (!r && r.error().code == errc::peer_lost) transport_->remove_peer(peer);
+        done(std::move(r));
+      });
+}
+
 result<kernels::handoff_route> engine_host::route_of(const actors::transfer_grant& from,
                                                      const std::vector<kernels::page_id>& pages, uint32_t place) {
   if (!states_ || !engine()) return fail(errc::unavailable, "this rank has no memory that peers can reach");
@@ -195,6 +224,7 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   c.isa = options_.engine.isa == "auto" ? "" : options_.engine.isa;
   if (pages_) c.pages = pages_->bytes();
   if (states_) c.handoff = states_->bytes();
+  if (snapshots_) c.snapshots = snapshots_->bytes();
   c.group = std::move(group);
   c.placement = std::move(placement);
   c.split.window = options_.rank.split_window;

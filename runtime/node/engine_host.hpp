@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "actors/serving/rank_host.hpp"
-#include "kernels/engine/handoff_pull.hpp"
+#include "kernels/engine/snapshot_pull.hpp"
 #include "kernels/ep/transport_group.hpp"
 #include "kernels/model/model.hpp"
 #include "runtime/config/config.hpp"
@@ -27,9 +27,10 @@ struct host_options {
   config::engine_section engine;
   config::transport_section transport;
   uint64_t incarnation = 0;
-  uint32_t index = 0;     // of the rank in its group
-  uint32_t ranks = 1;     // of the group; 1: no endpoint of a group is opened
-  bool reachable = true;  // KV pages lie in memory that other processes can read; false: nobody will
+  uint32_t index = 0;      // of the rank in its group
+  uint32_t ranks = 1;      // of the group; 1: no endpoint of a group is opened
+  uint32_t snapshots = 0;  // places of the snapshot memory; none where nobody keeps any
+  bool reachable = true;   // KV pages lie in memory that other processes can read; false: nobody will
 };
 
 /// See actors::rank_host for the thread rules. Destroying it ends the engine and joins the thread, which may take as
@@ -47,6 +48,9 @@ class engine_host final : public actors::rank_host {
   }
   void pull(const actors::transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
             std::function<void(result<uint64_t>)> done) override;
+  actors::snapshot_memory snapshots() const override { return snapshot_memory_; }
+  void pull_snapshot(const actors::snapshot_source& from, uint32_t place,
+                     std::function<void(result<void>)> done) override;
   kernels::engine* engine() override { return engine_pointer_.load(std::memory_order_acquire); }
   void stop() override;
 
@@ -74,9 +78,11 @@ class engine_host final : public actors::rank_host {
   // Of the host's thread.
   std::shared_ptr<const kernels::model> model_;
   std::unique_ptr<transport::transport> transport_;
-  transport::region_ptr pages_;   // the engine's KV pages; constant once `open` has called back
-  transport::region_ptr states_;  // places of sequences that come from or go to other engines
-  actors::peer_memory memory_;    // constant once `open` has called back
+  transport::region_ptr pages_;              // the engine's KV pages; constant once `open` has called back
+  transport::region_ptr states_;             // places of sequences that come from or go to other engines
+  transport::region_ptr snapshots_;          // places of window snapshots; constant once `open` has called back
+  actors::peer_memory memory_;               // the same
+  actors::snapshot_memory snapshot_memory_;  // the same
   uint32_t place_bytes_ = 0;
   std::unique_ptr<kernels::ep::ep_endpoint> endpoint_;
   std::unique_ptr<kernels::engine> engine_;

@@ -34,6 +34,7 @@ class live_parts final : public role_parts {
     options.index = seat.index;
     options.ranks = seat.ranks;
     options.reachable = reachable_;
+    options.snapshots = cache_ ? settings_.cache.snapshots : 0;
     auto host = std::make_shared<engine_host>(std::move(options));
     std::lock_guard lock(mutex_);
     hosts_[seat.seat()] = host;

@@ -99,6 +99,17 @@ std::string cache_text(const prefix_counts& c) {
   return out;
 }
 
+// The tiers of a rank: its pages, its snapshot memory, and what its client of the store has under way.
+std::string tiers_text(const rank_report& k) {
+  std::string out = fmt::format("tiers: {} of {} pages in use", k.pages_owned, k.pages_total);
+  if (const auto& s = k.snapshots; s.places > 0)
+    out += fmt::format(", {} of {} snapshot places ({} taken, {} stored, {} used)", s.places - s.places_free, s.places,
+                       s.taken, s.stored, s.used);
+  const auto& c = k.store;
+  return out + fmt::format(", store client: {} reads ({}), {} writes ({}), {} snapshots under way", c.reads,
+                           for_people(c.read_bytes), c.writes, for_people(c.write_bytes), c.snapshots);
+}
+
 }  // namespace
 
 result<cluster_picture> take_picture(actor_net& net, const config::address& director, nanoseconds limit) {
@@ -177,7 +188,7 @@ std::string as_table(const cluster_picture& p) {
     out += line + "\n";
   }
   for (const auto& [seat, k] : p.ranks)
-    if (cache_used(k.prefix)) out += seat + ": " + cache_text(k.prefix) + "\n";
+    if (cache_used(k.prefix)) out += seat + ": " + cache_text(k.prefix) + "; " + tiers_text(k) + "\n";
   for (const auto& [seat, s] : p.stores) out += seat + ": " + store_text(s) + "\n";
   for (const auto& [role, b] : p.balancers) out += balancer_text(role, b, p.cluster.view);
   for (const auto& seat : p.cluster.empty_seats) out += fmt::format("empty seat: {}\n", seat.seat());
@@ -259,6 +270,25 @@ std::string as_json(const cluster_picture& p) {
                          {"write_failed", c.write_failed},
                          {"dropped", c.dropped},
                          {"dropped_blocks", c.dropped_blocks}};
+        const auto& w = k->second.snapshots;
+        role["snapshots"] = {{"places", w.places},
+                             {"places_free", w.places_free},
+                             {"reading", w.reading},
+                             {"writing", w.writing},
+                             {"taken", w.taken},
+                             {"stored", w.stored},
+                             {"write_failed", w.write_failed},
+                             {"dropped", w.dropped},
+                             {"reads", w.reads},
+                             {"used", w.used},
+                             {"read_failed", w.read_failed},
+                             {"read_late", w.read_late},
+                             {"bytes_in", w.bytes_in},
+                             {"bytes_out", w.bytes_out}};
+        const auto& l = k->second.store;
+        role["store_client"] = {{"matches", l.matches},         {"reads", l.reads},
+                                {"read_bytes", l.read_bytes},   {"writes", l.writes},
+                                {"write_bytes", l.write_bytes}, {"snapshots", l.snapshots}};
         const auto& t = k->second.transfers;
         role["transfers"] = {
             {"offered", t.offered},         {"sending", t.sending},

@@ -44,6 +44,26 @@ prefix_counts counts_of(sim_cluster& c) {
   return sum;
 }
 
+snapshot_counts snapshots_of(sim_cluster& c) {
+  snapshot_counts sum;
+  for (const std::string name : {"decode-0", "decode-1", "prefill-0", "prefill-1"}) {
+    if (!c.has(name)) continue;
+    for (auto& [actor, handle] : c.node(name).named) {
+      if (!actor.ends_with("/rank")) continue;
+      const auto s = c.ask_now<rank_report>(caf::actor_cast<rank_actor>(handle), rank_query{}).snapshots;
+      sum.taken += s.taken;
+      sum.stored += s.stored;
+      sum.write_failed += s.write_failed;
+      sum.dropped += s.dropped;
+      sum.reads += s.reads;
+      sum.used += s.used;
+      sum.read_failed += s.read_failed;
+      sum.read_late += s.read_late;
+    }
+  }
+  return sum;
+}
+
 front_report front_of(sim_cluster& c) { return c.ask_now<front_report>(c.node("front-0").entrypoint, front_query{}); }
 
 client_submit prompt_of(uint32_t tokens, uint64_t seed) {
@@ -61,8 +81,9 @@ std::shared_ptr<client> run(sim_cluster& c, client_submit r) {
   return x;
 }
 
-uint32_t hit_of(uint32_t prompt, uint32_t stored_blocks) {
+uint32_t hit_of(uint32_t prompt, uint32_t stored_blocks, const std::vector<uint32_t>& snapshots = {}) {
   policies::hit_length_input in;
+  in.snapshots = snapshots;
   in.prompt_tokens = prompt;
   in.block_hit_tokens = std::min(stored_blocks, prompt / 16) * 16;
   in.block = 16;
@@ -100,6 +121,114 @@ TEST(prefix, a_conversation_hits_what_earlier_turns_left) {
     c.expect_clients_right(true);
     c.expect_clean();
   }
+}
+
+// Positions of the snapshots that the store has of a prompt, and how many of its blocks.
+std::pair<std::vector<uint32_t>, uint32_t> kept_of(const sim_cluster& c, const client_submit& r) {
+  const auto chain = *kv::hash_chain(c.store->scheme, r.salt, std::vector<uint32_t>(r.prompt.begin(), r.prompt.end()));
+  std::pair<std::vector<uint32_t>, uint32_t> out;
+  while (out.second < chain.size() && c.store->blocks.contains(chain[out.second])) ++out.second;
+  for (uint32_t b = 0; b < out.second; ++b)
+    if (c.store->snapshots.contains(chain[b])) out.first.push_back((b + 1) * 16);
+  return out;
+}
+
+// Prompts that are too short for an exact replay hit from the snapshots that earlier turns left.
+TEST(prefix, snapshots_spare_the_replay) {
+  for (uint32_t prefill : {0u, 1u}) {
+    auto o = with_cache(74 + prefill);
+    o.prefill = prefill;
+    o.engine.limits.slots = 4;
+    o.engine.limits.snapshots = 8;
+    sim_cluster c{o};
+    c.wait_ready();
+    client_submit r = prompt_of(40, 1);
+    for (uint64_t turn = 1; turn <= 8; ++turn) {
+      r.sampling.seed = turn;
+      const auto [snapshots, blocks] = kept_of(c, r);
+      const auto prompt = static_cast<uint32_t>(r.prompt.size());
+      const auto want = hit_of(prompt, blocks, snapshots);
+      auto x = run(c, r);
+      EXPECT_EQ(x->last.cached_tokens, want) << "turn " << turn;
+      EXPECT_GE(want, hit_of(prompt, blocks));
+      if (turn == 2) {
+        EXPECT_EQ(hit_of(prompt, blocks), 0u);
+        EXPECT_GT(want, 0u) << "of " << prompt;
+      }
+      r.prompt.insert(r.prompt.end(), x->tokens.begin(), x->tokens.end());
+      r.prompt.insert(r.prompt.end(), 20, 9);
+    }
+    const auto n = snapshots_of(c);
+    EXPECT_EQ(n.used, 7u);
+    EXPECT_EQ(n.read_failed + n.write_failed + n.dropped, 0u);
+    EXPECT_EQ(n.stored, n.taken);
+    EXPECT_EQ(c.store->snapshot_opens, c.store->snapshot_closes);
+    std::map<uint64_t, int> per_request;
+    for (const auto& [at, request] : c.store->taken_by) EXPECT_LE(++per_request[request], 3);
+    c.expect_clients_right(true);
+    c.expect_clean();
+  }
+}
+
+// A snapshot that is listed and then does not come: the replay, or a miss, and nothing else.
+TEST(prefix, a_snapshot_that_does_not_come_costs_little_and_changes_nothing) {
+  for (uint32_t prompt : {120u, 60u}) {
+    for (int how = 0; how < 5; ++how) {
+      SCOPED_TRACE(how);
+      auto o = with_cache(300 + prompt + static_cast<uint64_t>(how));
+      o.prefix.read_at_least = milliseconds(20);
+      o.engine.limits.snapshots = 4;
+      sim_cluster c{o};
+      c.wait_ready();
+      auto first = prompt_of(prompt, 1);
+      first.stop.max_tokens = 2;
+      run(c, first);
+      const auto [snapshots, blocks] = kept_of(c, prompt_of(prompt, 2));
+      ASSERT_EQ(snapshots.size(), 3u);
+      const uint32_t with = hit_of(prompt, blocks, snapshots), without = hit_of(prompt, blocks);
+      ASSERT_GT(with, without);
+      auto& s = *c.store;
+      if (how == 0) s.open_fails = [] { return result<void>(fail(errc::not_found, "evicted")); };
+      if (how == 1) s.rots = true;
+      if (how == 2) s.snapshot_time = seconds(3);
+      if (how == 3) s.open_fails = [] { return result<void>(fail(errc::unavailable, "away")); };
+      const auto from = c.agenda().now();
+      auto x = c.submit(prompt_of(prompt, 2));
+      EXPECT_TRUE(c.run_until([&] { return x->ends > 0; }, seconds(20)));
+      EXPECT_EQ(x->last.cached_tokens, how == 4 ? with : without);
+      EXPECT_LT(c.agenda().now() - from, milliseconds(400));
+      c.run_for(seconds(8));
+      const auto n = snapshots_of(c);
+      EXPECT_EQ(n.reads, 1u);
+      EXPECT_EQ(n.used, how == 4 ? 1u : 0u);
+      EXPECT_EQ(n.read_failed, how == 4 ? 0u : 1u);
+      EXPECT_EQ(n.read_late, how == 2 ? 1u : 0u);
+      c.expect_clients_right(true);
+      c.expect_clean();
+    }
+  }
+}
+
+TEST(prefix, snapshots_are_bounded_and_never_waited_for) {
+  auto o = with_cache(93);
+  o.prefill = 0;
+  o.decode = 1;
+  o.engine.limits.snapshots = 4;
+  sim_cluster c{o};
+  c.wait_ready();
+  c.store->snapshot_time = seconds(2);
+  for (uint64_t i = 0; i < 8; ++i) {
+    auto r = prompt_of(60, i);
+    r.prompt[0] = static_cast<kernels::token_id>(10 + i);
+    c.submit(r);
+  }
+  EXPECT_TRUE(c.run_until([&] { return all_ended(c); }, seconds(1)));
+  const auto n = snapshots_of(c);
+  EXPECT_GT(n.dropped, 0u);
+  EXPECT_LE(n.taken, 3u) << "one place in four is for reads";
+  c.run_for(seconds(10));
+  c.expect_clients_right(true);
+  c.expect_clean();
 }
 
 TEST(prefix, tenants_share_nothing) {
@@ -212,6 +341,7 @@ TEST(prefix, abort_storm) {
     o.prefill = seed == 97 ? 0 : 2;
     o.engine.limits.pages = seed == 96 ? 32 : 40;
     o.prefix.read_at_least = milliseconds(3);
+    o.engine.limits.snapshots = 4;
     auto dice = std::make_shared<rng>(seed, 5);
     sim_cluster c{o};
     c.wait_ready();
@@ -225,6 +355,7 @@ TEST(prefix, abort_storm) {
       if (dice->below(10) == 0) return fail(errc::exhausted, "test");
       return {};
     };
+    c.store->open_fails = c.store->put_fails = c.store->read_fails;
     c.store->holes = [dice](uint64_t n) { return dice->below(6) == 0 ? dice->below(n + 1) : n; };
     for (int i = 0; i < count; ++i) {
       auto r = c.random_request();
@@ -235,6 +366,8 @@ TEST(prefix, abort_storm) {
         c.agenda().after(when, [&c, x] { c.cancel(x); });
       }
       if (i % 50 == 0) c.store->read_time = milliseconds(1 + static_cast<int64_t>(dice->below(12)));
+      if (i % 50 == 0) c.store->snapshot_time = milliseconds(1 + static_cast<int64_t>(dice->below(12)));
+      c.store->rots = dice->below(20) == 0;
       c.run_for(nanoseconds(static_cast<int64_t>(c.random().below(6'000'000))));
       if (seed != 95 && i % 400 == 200) {
         const std::string victim = i % 800 == 200 && o.prefill > 0 ? "prefill-1" : "decode-1";
@@ -253,6 +386,15 @@ TEST(prefix, abort_storm) {
                 static_cast<unsigned long long>(n.read_late), static_cast<unsigned long long>(n.read_dropped),
                 static_cast<unsigned long long>(n.read_blocks), static_cast<unsigned long long>(n.writes),
                 static_cast<unsigned long long>(n.write_failed), static_cast<unsigned long long>(n.dropped));
+    const auto k = snapshots_of(c);
+    std::printf(
+        "snapshots: %llu taken, %llu stored, %llu not, %llu without a place; %llu read, %llu used, %llu failed\n",
+        static_cast<unsigned long long>(k.taken), static_cast<unsigned long long>(k.stored),
+        static_cast<unsigned long long>(k.write_failed), static_cast<unsigned long long>(k.dropped),
+        static_cast<unsigned long long>(k.reads), static_cast<unsigned long long>(k.used),
+        static_cast<unsigned long long>(k.read_failed));
+    EXPECT_GT(k.used, 20u);
+    EXPECT_GT(k.read_failed, 5u);
     EXPECT_GT(n.reads, 100u);
     EXPECT_GT(n.read_dropped, 10u) << "aborted while it was read";
     EXPECT_GT(n.read_failed, 10u);

@@ -110,6 +110,7 @@ TEST_F(kv_tier_test, messages_survive_the_network) {
   same(tier_opened{{errc::io, "why"}, "region", 1, 2, 3, 4});
   same(tier_close{5});
   same(tier_forget{6});
+  same(tier_drop{6, hash(3)});
   same(tier_report{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
   same(tier_pulled{7, {errc::timeout, "why"}});
 }

@@ -85,7 +85,13 @@ sim_cluster::sim_cluster(cluster_options o)
   system_ = std::make_unique<caf::actor_system>(config_);
   system_->await_actors_before_shutdown(false);
   net_ = std::make_unique<sim::network>(*system_, agenda_, options_.seed, options_.link);
-  if (options_.cache) store = std::make_shared<stand_in_store>(agenda_);
+  if (options_.cache) {
+    store = std::make_shared<stand_in_store>(agenda_);
+    store->peek = [this](const snapshot_source& s) -> uint64_t {
+      const auto host = memories_->find(s.address);
+      return host == memories_->end() ? 0 : host->second->stand_in()->shots.at(s.offset / s.bytes);
+    };
+  }
   net_->add("director");
   start_director();
   auto add = [&](const std::string& name, const std::string& seat, bool start = true) {
@@ -241,6 +247,7 @@ void sim_cluster::expect_clean() {
         EXPECT_EQ(r.prefix.reading + r.prefix.writing, 0u);
         EXPECT_EQ(r.transfers.offered + r.transfers.sending + r.transfers.fetching, 0u);
         EXPECT_EQ(r.transfers.places_free, r.transfers.places);
+        EXPECT_EQ(r.snapshots.places_free, r.snapshots.places);
       } else if (actor.ends_with("/scheduler")) {
         auto r = ask_now<scheduler_report>(caf::actor_cast<scheduler_actor>(handle), scheduler_query{});
         EXPECT_EQ(r.pages_free, r.pages_total);

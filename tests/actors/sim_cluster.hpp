@@ -14,7 +14,7 @@
 #include "actors/protocol/messages.hpp"
 #include "actors/serving/roles.hpp"
 #include "runtime/sim/directory.hpp"
-#include "tests/actors/stand_in.hpp"
+#include "tests/actors/stand_in_host.hpp"
 
 namespace troupe::actors {
 

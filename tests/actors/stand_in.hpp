@@ -29,7 +29,8 @@ class stand_in_engine final : public kernels::engine {
         missing_(std::move(missing)),
         memory(std::make_shared<std::vector<uint64_t>>(o.limits.pages, 0)),
         content(*memory),
-        states(o.limits.handoffs, 0) {}
+        states(o.limits.handoffs, 0),
+        shots(o.limits.snapshots, 0) {}
 
   /// From now on a missing peer is noticed without a plan of this rank too, as a standing participant notices it.
   void notice_when_idle() {
@@ -146,6 +147,7 @@ class stand_in_engine final : public kernels::engine {
     kernels::sequence_open open;
     uint32_t known = 0, committed = 0, cached = 0;
     bool sampled = false, finished = false;
+    bool from_snapshot = false;  // until its first chunk
     std::vector<kernels::page_id> pages;
   };
 
@@ -169,6 +171,7 @@ class stand_in_engine final : public kernels::engine {
       for (uint32_t p = o.prompt_length; p < s.known; ++p)
         TROUPE_CHECK(o.tokens[p] == token_at(o.sampling.seed, p), "resumed with a wrong token at {}", p);
       if (o.imported.rows > 0) import(s);
+      if (o.windows.position > 0) start_from_snapshot(s);
       TROUPE_CHECK(slots_.emplace(o.slot, std::move(s)).second, "slot {} opened twice", o.slot.value);
     }
     uint32_t chunk = 0, rows = 0;
@@ -185,7 +188,10 @@ class stand_in_engine final : public kernels::engine {
       TROUPE_CHECK(q.export_to == kernels::no_handoff || (q.sample && q.export_to < states.size()), "export to {}",
                    q.export_to);
       if (q.rows > 0) {
-        if (q.position != s.committed) jump(s, q);
+        if (s.from_snapshot)
+          check_hit(s, q);
+        else if (q.position != s.committed)
+          jump(s, q);
         TROUPE_CHECK(q.position + q.rows <= s.open.tokens.size(), "chunk beyond the known tokens");
         TROUPE_CHECK(q.sample == (q.position + q.rows == s.open.tokens.size()), "sample");
         TROUPE_CHECK(s.pages.size() * options_.facts.window >= q.position + q.rows, "chunk without pages");
@@ -244,6 +250,7 @@ class stand_in_engine final : public kernels::engine {
       kernels::sequence_result out;
       out.slot = q.slot;
       out.first_position = s.known;
+      const uint32_t before = s.committed;
       if (q.rows > 0) {
         s.committed += q.rows;
         if (q.sample) sample(s, out);
@@ -267,6 +274,7 @@ class stand_in_engine final : public kernels::engine {
         fill(s);
       }
       out.committed = s.committed;
+      take_snapshots(s, q, before, out);
       r.sequences.push_back(std::move(out));
     }
     sink_(std::move(r));
@@ -293,12 +301,47 @@ class stand_in_engine final : public kernels::engine {
                      q.write_global_from % w == 0 && q.position <= q.write_global_from &&
                      q.decoder_from >= q.write_global_from,
                  "chunk at {} with {} committed, cached to {}", q.position, s.committed, q.write_global_from);
+    TROUPE_CHECK(q.write_global_from - q.position >= (options_.facts.encoder_layers + 1) * w,
+                 "{} rows replayed, not enough for exact windows", q.write_global_from - q.position);
+    s.committed = q.position;
+    check_hit(s, q);
+  }
+
+  // What was cached must be that of the sequence.
+  void check_hit(slot& s, const kernels::sequence_step& q) {
+    const uint32_t w = options_.facts.window;
+    TROUPE_CHECK(q.position == s.committed && q.write_global_from >= q.position && q.write_global_from % w == 0 &&
+                     q.decoder_from >= q.write_global_from &&
+                     q.window_floor == (s.from_snapshot ? q.position - w : q.position),
+                 "chunk at {} with {} committed, cached to {}, floor {}", q.position, s.committed, q.write_global_from,
+                 q.window_floor);
     const auto wanted = contents(s, q.write_global_from);
     for (uint32_t b = 0; b < wanted.size(); ++b)
       TROUPE_CHECK(content[s.pages.at(b).value] == wanted[b], "cached block {} is not that of the sequence", b);
     s.cached = static_cast<uint32_t>(wanted.size());
-    s.committed = q.position;
+    s.from_snapshot = false;
     ++hits;
+  }
+
+  // A snapshot is what its sequence's tokens up to there are.
+  void start_from_snapshot(slot& s) {
+    const auto& w = s.open.windows;
+    TROUPE_CHECK(w.position % options_.facts.window == 0 && w.position + options_.facts.window <= s.known,
+                 "a snapshot at {} of {} tokens", w.position, s.known);
+    TROUPE_CHECK(shots.at(w.place) == contents(s, w.position).back(), "the windows are not those of the sequence");
+    s.committed = w.position;
+    s.from_snapshot = true;
+    ++snapshots_used;
+  }
+
+  void take_snapshots(const slot& s, const kernels::sequence_step& q, uint32_t before, kernels::sequence_result& out) {
+    for (const auto& w : q.snapshots) {
+      if (w.position <= before || w.position > s.committed) continue;
+      TROUPE_CHECK(w.position % options_.facts.window == 0 && w.position >= q.write_global_from,
+                   "a snapshot at {}, where windows are not right", w.position);
+      shots.at(w.place) = contents(s, w.position).back();
+      out.snapshots.push_back({w.position, w.place, static_cast<uint32_t>(shots[w.place])});
+    }
   }
 
   kernels::sequence_export export_to(const slot& s, uint32_t place) {
@@ -357,118 +400,10 @@ class stand_in_engine final : public kernels::engine {
 
  public:
   const std::shared_ptr<std::vector<uint64_t>> memory;
-  std::vector<uint64_t>& content;   // of pages
-  std::vector<uint64_t> states;     // of the places of the handoff memory
-  uint64_t imported = 0, hits = 0;  // sequences
-};
-
-/// `missing` is asked with the view of the group: which of its ranks do not show up.
-class stand_in_host final : public rank_host {
- public:
-  using missing_fn = std::function<std::vector<uint32_t>(const group_view&)>;
-  stand_in_host(sim::agenda& a, stand_in_options o, std::string address, missing_fn missing)
-      : agenda_(a), options_(std::move(o)), address_(std::move(address)), missing_(std::move(missing)) {
-    if (options_.memories) (*options_.memories)[address_] = this;
-  }
-  ~stand_in_host() override {
-    if (options_.memories) options_.memories->erase(address_);
-    stop();
-  }
-
-  void open(kernels::engine::sink sink, std::function<void(result<std::string>)> done) override {
-    sink_ = std::move(sink);
-    later(options_.load, [this, done] { done(address_); });
-  }
-
-  void regroup(const group_view& view, std::function<void(result<void>)> done) override {
-    later(options_.regroup, [this, view, done] {
-      if (options_.regroup_fails && options_.regroup_fails(view))
-        return done(fail(errc::timeout, "rank 1 did not answer"));
-      view_ = view;
-      if (!engine_) {
-        engine_ = std::make_unique<stand_in_engine>(agenda_, options_, sink_, [this] { return missing_(view_); });
-        engine_->enter(first_placement(view), 0);
-        engine_->notice_when_idle();
-      } else {
-        (void)engine_->regroup(nullptr, first_placement(view));
-      }
-      done({});
-    });
-  }
-
-  kernels::engine* engine() override { return engine_.get(); }
-  stand_in_engine* stand_in() { return engine_.get(); }
-
-  peer_memory memory() const override {
-    return options_.memories ? peer_memory{address_, "pages", "states"} : peer_memory{};
-  }
-
-  page_memory pages() override {
-    if (!engine_) return {};
-    return {std::as_writable_bytes(std::span(*engine_->memory)), engine_->memory};
-  }
-
-  /// Page by page in virtual time, out of the source's memory as it is by then; a source that is gone is noticed late.
-  void pull(const transfer_grant& from, const std::vector<kernels::page_id>& pages, uint32_t place,
-            std::function<void(result<uint64_t>)> done) override {
-    if (options_.pull_fails)
-      if (auto r = options_.pull_fails(); !r) return later(options_.pull, [r, done] { done(fail(r.error())); });
-    TROUPE_CHECK(from.pages.size() == pages.size(), "{} pages into {}", from.pages.size(), pages.size());
-    pull_page(from, pages, place, done, 0);
-  }
-
-  void stop() override {
-    *stopped_ = true;
-    if (engine_) engine_->stop();
-  }
-
- private:
-  kernels::ep::placement first_placement(const group_view& view) const {
-    const auto ranks = static_cast<uint32_t>(view.members.size());
-    const uint32_t experts = options_.facts.experts,
-                   layers = options_.facts.encoder_layers + options_.facts.decoder_layers;
-    const uint32_t per_rank = std::min(experts, (experts + ranks - 1) / ranks + options_.redundant_experts);
-    kernels::ep::placement p;
-    p.version = kernels::first_placement_version(view.epoch);
-    p.copies.assign(layers,
-                    *kernels::ep::copies_of(kernels::ep::first_slots(ranks, experts, per_rank), ranks, experts));
-    return p;
-  }
-
-  void pull_page(transfer_grant from, std::vector<kernels::page_id> pages, uint32_t place,
-                 std::function<void(result<uint64_t>)> done, size_t next) {
-    later(next == 0 ? options_.pull : options_.per_page, [=, this] {
-      const auto source = options_.memories->find(from.memory.address);
-      if (source == options_.memories->end() || !source->second->engine_)
-        return later(options_.deadline, [done] { done(fail(errc::peer_lost, "stand-in: the source is gone")); });
-      const auto& there = *source->second->engine_;
-      if (next < pages.size()) {
-        engine_->content[pages[next].value] = there.content[from.pages[next].page.value];
-        return pull_page(from, pages, place, done, next + 1);
-      }
-      engine_->states[place] = there.states[from.state_place];
-      bool same = engine_->states[place] == from.state_checksum;
-      for (size_t i = 0; i < pages.size(); ++i)
-        same = same && engine_->content[pages[i].value] == from.pages[i].checksum;
-      if (!same) return done(fail(errc::corrupt, "stand-in: a checksum differs"));
-      done(pages.size());
-    });
-  }
-
-  void later(nanoseconds d, std::function<void()> f) {
-    agenda_.after(d, [stopped = stopped_, f = std::move(f)] {
-      if (!*stopped) f();
-    });
-  }
-
-  sim::agenda& agenda_;
-  stand_in_options options_;
-  std::string address_;
-  missing_fn missing_;
-  kernels::engine::sink sink_;
-  group_view view_;
-  std::unique_ptr<stand_in_engine> engine_;
-  std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
+  std::vector<uint64_t>& content;                       // of pages
+  std::vector<uint64_t> states;                         // of the places of the handoff memory
+  std::vector<uint64_t> shots;                          // of the places of the snapshot memory
+  uint64_t imported = 0, hits = 0, snapshots_used = 0;  // sequences
 };
 
 }  // namespace troupe::actors

@@ -44,13 +44,55 @@ class stand_in_store final : public prefix_store {
   uint64_t matches = 0, reads = 0, writes = 0, late_reads = 0;  // asked for
   std::map<kv::block_hash, std::vector<std::byte>> blocks;
 
-  void match(std::vector<kv::block_hash> chain, std::function<void(result<uint64_t>)> done) override {
+  // Window snapshots, of hosts' memory.
+  std::map<kv::block_hash, uint64_t> snapshots;
+  std::map<kv::block_hash, uint64_t> taken_by;           // request of each
+  std::function<uint64_t(const snapshot_source&)> peek;  // what lies there; set by whoever knows the hosts
+  nanoseconds snapshot_time{std::chrono::microseconds(400)};
+  std::function<result<void>()> open_fails, put_fails;
+  bool rots = false;  // what is read differs from what was written
+  uint64_t snapshot_puts = 0, snapshot_opens = 0, snapshot_closes = 0;
+
+  void put_snapshot(snapshot_offer o, std::function<void(result<void>)> done) override {
+    ++snapshot_puts;
+    agenda_.after(snapshot_time, [=, this] {
+      if (away) return done(fail(errc::unavailable, "away"));
+      if (auto r = put_fails ? put_fails() : result<void>{}; !r) return done(fail(r.error()));
+      const uint64_t bytes = peek(o.source);
+      if (static_cast<uint32_t>(bytes) != o.source.crc) return done(fail(errc::corrupt, "not what was promised"));
+      auto [it, added] = snapshots.emplace(o.where.at, bytes);
+      TROUPE_CHECK(it->second == bytes, "a snapshot was written with other bytes before");
+      if (added) taken_by[o.where.at] = o.request;
+      if (const auto old = taken_by.find(o.older.at); old != taken_by.end() && old->second == o.request) {
+        snapshots.erase(old->first);
+        taken_by.erase(old);
+      }
+      done({});
+    });
+  }
+
+  void open_snapshot(snapshot_key key, std::function<void(result<snapshot_source>)> done) override {
+    ++snapshot_opens;
+    agenda_.after(snapshot_time, [=, this] {
+      if (away) return done(fail(errc::unavailable, "away"));
+      if (auto r = open_fails ? open_fails() : result<void>{}; !r) return done(fail(r.error()));
+      const auto it = snapshots.find(key.at);
+      if (it == snapshots.end()) return done(fail(errc::not_found, "gone"));
+      done(snapshot_source{"store", "", it->second ^ (rots ? 1 : 0), 8, static_cast<uint32_t>(it->second), 0, 1});
+    });
+  }
+  void close_snapshot(uint32_t, uint64_t) override { ++snapshot_closes; }
+
+  void match(std::vector<kv::block_hash> chain, std::function<void(result<prefix_match>)> done) override {
     ++matches;
     agenda_.after(match_time, [this, chain, done] {
       if (away) return done(fail(errc::unavailable, "away"));
       uint64_t n = 0;
       while (n < chain.size() && blocks.contains(chain[n])) ++n;
-      done(n);
+      prefix_match m{n, {}};
+      for (uint64_t b = n; b-- > 0 && m.snapshots.size() < 3;)
+        if (snapshots.contains(chain[b])) m.snapshots.push_back(static_cast<uint32_t>(b + 1));
+      done(m);
     });
   }
 

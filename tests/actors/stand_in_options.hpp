@@ -46,7 +46,7 @@ struct stand_in_options {
   stand_in_options() {
     facts.name = "stand-in";
     facts.window = 16;
-    facts.page_bytes = sizeof(uint64_t);
+    facts.page_bytes = facts.snapshot_bytes = sizeof(uint64_t);
     facts.vocabulary = 256;
     facts.max_context = 512;
     facts.encoder_layers = facts.decoder_layers = 2;

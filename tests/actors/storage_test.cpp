@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "actors/protocol/tier.hpp"
+#include "actors/serving/prefix_store.hpp"
 #include "tests/actors/storage_world.hpp"
 #include "tests/kv/store/store_fixture.hpp"
 
@@ -139,6 +140,60 @@ TEST(storage, a_match_lists_the_window_snapshots_that_a_node_keeps) {
     EXPECT_TRUE(found.snapshots.empty()) << "behind the limit";
   }
   EXPECT_EQ(listing, 2) << "the owner and its replica";
+}
+
+template <class T>
+result<T> wait_for(storage_world& w, const std::function<void(std::function<void(result<T>)>)>& call) {
+  auto got = std::make_shared<std::optional<result<T>>>();
+  call([got](result<T> r) { got->emplace(std::move(r)); });
+  if (!w.run_until([&] { return got->has_value(); }, std::chrono::seconds(60)))
+    return fail(errc::internal, "no answer");
+  return std::move(**got);
+}
+
+// As ranks put and read them: by the owner of their block's slot, wherever that is.
+TEST(storage, snapshots_of_a_request_are_put_listed_read_and_superseded_over_all_nodes) {
+  storage_world_options o;
+  o.seed = print_seed(13);
+  o.snapshots.entry_bytes = 5000;
+  storage_world w{o};
+  ASSERT_NO_FATAL_FAILURE(w.wait_ready());
+  const made_chain c(7, 40, 1000);
+  ASSERT_TRUE(w.put(c.put()));
+  const auto store = make_prefix_store(w.new_client({}));
+  const auto match = [&] { return wait_for<prefix_match>(w, [&](auto back) { store->match(c.hashes, back); }); };
+  ASSERT_TRUE(w.run_until([&] { return match().has_value(); }, std::chrono::seconds(10)));
+  auto memory = *w.client_plane().allocate(5000), back = *w.client_plane().allocate(5000);
+  const auto key = [&](size_t blocks) {
+    return blocks == 0 ? snapshot_key{} : snapshot_key{c.hashes[blocks - 1], c.hashes[(blocks - 1) / 16 * 16]};
+  };
+  const auto put = [&](uint64_t request, size_t blocks, size_t older, uint32_t wrong = 0) {
+    std::fill(memory->bytes().begin(), memory->bytes().end(), static_cast<std::byte>(blocks));
+    snapshot_offer offer{request, key(blocks), key(older), {}};
+    offer.source = {
+        w.client_plane().address(), memory->descriptor().encode(), 0, 5000, kv::crc32c(memory->bytes()) + wrong, 0, 0};
+    return wait_for<void>(w, [&](auto done) { store->put_snapshot(offer, done); });
+  };
+  for (size_t blocks : {14, 15, 16, 17, 18}) ASSERT_TRUE(put(1, blocks, blocks - 3)) << blocks;
+  EXPECT_EQ(put(1, 19, 0, 1).error().code, errc::corrupt);
+  auto found = match();
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->blocks, 40u);
+  EXPECT_EQ(found->snapshots, (std::vector<uint32_t>{18, 17, 16})) << "three of the request, in two slots";
+  const auto there = wait_for<snapshot_source>(w, [&](auto done) { store->open_snapshot(key(17), done); });
+  ASSERT_TRUE(there) << there.error().message;
+  transport::pending p;
+  ASSERT_TRUE(w.client_plane().get(*w.client_plane().add_peer(there->address), back, 0,
+                                   *transport::remote_region::decode(there->region), there->offset, there->bytes,
+                                   p.callback()));
+  ASSERT_TRUE(w.run_until([&] { return p.done(); }, std::chrono::seconds(10)));
+  EXPECT_EQ(kv::crc32c(back->bytes()), there->crc);
+  EXPECT_EQ(back->bytes()[123], std::byte{17});
+  store->close_snapshot(there->seat, there->ticket);
+  EXPECT_EQ((wait_for<snapshot_source>(w, [&](auto done) { store->open_snapshot(key(15), done); }).error().code),
+            errc::not_found);
+  const auto load = store->load();
+  EXPECT_EQ(load.matches + load.snapshots + load.reads, 0u);
 }
 
 TEST(storage, a_lost_node_costs_nothing_and_is_taken_back) {

@@ -58,6 +58,29 @@ TEST(snapshot_tier, keeps_the_three_newest_of_a_request) {
   EXPECT_EQ(f.tier.stats().entries, 3u);
 }
 
+TEST(snapshot_tier, lets_go_of_what_a_request_keeps_no_longer) {
+  fixture f(16);
+  ASSERT_TRUE(f.put(1, 1, 0s));
+  ASSERT_TRUE(f.put(1, 2, 0s));
+  ASSERT_TRUE(f.put(2, 2, 0s));
+  f.tier.release(1, hash(3));
+  f.tier.release(7, hash(1));
+  EXPECT_EQ(f.tier.stats().entries, 2u) << "not kept by them";
+  f.tier.release(1, hash(1));
+  f.tier.release(1, hash(2));
+  EXPECT_FALSE(f.read(1, 1s));
+  EXPECT_TRUE(f.read(2, 1s)) << "another request keeps it";
+  f.tier.release(2, hash(2));
+  EXPECT_EQ(f.tier.stats().entries, 0u);
+}
+
+TEST(snapshot_tier, requests_that_keep_the_same_entry_are_bounded) {
+  fixture f(4);
+  for (uint64_t request = 0; request < 1000; ++request) ASSERT_TRUE(f.put(request, 1, 0s));
+  EXPECT_TRUE(f.read(1, 1s));
+  EXPECT_EQ(f.tier.stats().entries, 1u);
+}
+
 TEST(snapshot_tier, an_entry_of_two_requests_goes_with_the_last_of_them) {
   fixture f(16);
   ASSERT_TRUE(f.put(1, 0, 0s));
