@@ -206,7 +206,11 @@ int run_many(const sim_options& o, const config::settings& s, uint64_t first) {
 int run(const sim_options& o) {
   if (!o.check_cost.empty()) return check_cost(o.check_cost);
   if (!o.measure_cost.empty()) return measure_cost(o.measure_cost, o.threads);
-  if (o.is_simple) return run_sim_simple(o.load, o.simple);
+  if (o.is_simple) {
+    auto load = o.load;
+    if (o.has_seed) load.seed = o.seed;
+    return run_sim_simple(load, o.simple);
+  }
   auto s = config::load(o.file, o.overrides);
   if (!s) return complain("sim", s.error().message, usage);
   log::init("sim", s->log.level == "info" ? "error" : s->log.level);

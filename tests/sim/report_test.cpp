@@ -2,7 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -176,6 +181,30 @@ TEST(sim_html, is_whole_and_needs_nothing_else) {
     EXPECT_THAT(page, testing::Not(HasSubstr(word)));
   EXPECT_LT(page.size(), 400'000u);
   tags_of(html_report(run_summary{}));  // nothing happened
+}
+
+// Where a Chromium is installed (or TROUPE_CHROMIUM names one), the page is loaded by it, without a network.
+TEST(sim_html, is_shown_by_headless_chromium) {
+  const char* named = std::getenv("TROUPE_CHROMIUM");
+  const std::string chromium = named ? named : "chromium";
+  if (std::system((chromium + " --version > /dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << "no chromium here; TROUPE_CHROMIUM can name one";
+  std::string folder = testing::TempDir() + "troupe-page-XXXXXX";
+  ASSERT_TRUE(mkdtemp(folder.data()));
+  std::ofstream(folder + "/page.html") << html_report(made_run());
+  const std::string command = chromium + " --headless --no-sandbox --disable-gpu --user-data-dir=" + folder +
+                              "/profile --host-resolver-rules='MAP * ~NOTFOUND' --screenshot=" + folder +
+                              "/page.png --window-size=1000,2600 --dump-dom file://" + folder + "/page.html > " +
+                              folder + "/dom.html 2> /dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  std::ifstream in(folder + "/dom.html");
+  const std::string dom{std::istreambuf_iterator<char>(in), {}};
+  size_t figures = 0;
+  for (size_t at = 0; (at = dom.find("<svg", at)) != std::string::npos; ++at) ++figures;
+  EXPECT_EQ(figures, 7u);
+  EXPECT_THAT(dom, HasSubstr("made &lt;run&gt;"));
+  EXPECT_THAT(dom, HasSubstr("</body></html>"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(sim_plot, gaps_and_extremes_stay_in_the_picture) {

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -24,9 +26,17 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
+// A file that goes away with the process.
 std::string written(const std::string& name, const std::string& text) {
+  static struct files {
+    std::set<std::string> paths;
+    ~files() {
+      for (const auto& p : paths) unlink(p.c_str());
+    }
+  } all;
   const std::string path = testing::TempDir() + "troupe_" + std::to_string(getpid()) + "_" + name;
   std::ofstream(path) << text;
+  all.paths.insert(path);
   return path;
 }
 

@@ -1,6 +1,7 @@
 // Fault plans from and to YAML.
 #include <yaml-cpp/yaml.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <set>

@@ -21,10 +21,11 @@ double round_up(double v) {
   return 10 * unit;
 }
 
-std::string time_label(double s) {
-  if (s >= 2 * 86'400) return fmt::format("{:.3g} d", s / 86'400);
-  if (s >= 2 * 3'600) return fmt::format("{:.3g} h", s / 3'600);
-  if (s >= 120) return fmt::format("{:.3g} min", s / 60);
+// One unit for the whole axis.
+std::string time_label(double s, double span) {
+  if (span >= 2 * 86'400) return fmt::format("{:.3g} d", s / 86'400);
+  if (span >= 2 * 3'600) return fmt::format("{:.3g} h", s / 3'600);
+  if (span >= 120) return fmt::format("{:.3g} min", s / 60);
   return fmt::format("{:.3g} s", s);
 }
 
@@ -58,7 +59,7 @@ std::string svg_of(const plot& p) {
     out += fmt::format(
         "<line class=\"grid\" x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\"/><text class=\"y\" x=\"{3}\" "
         "y=\"{4:.1f}\">{5:.4g}</text><text class=\"x\" x=\"{6:.1f}\" y=\"206\">{7}</text>\n",
-        left, y_of(v), right, left - 6, y_of(v) + 4, v, x_of(s), time_label(s));
+        left, y_of(v), right, left - 6, y_of(v) + 4, v, x_of(s), time_label(s, span));
   }
   double legend = right;
   for (auto l = p.lines.rbegin(); l != p.lines.rend(); ++l) {

@@ -1,5 +1,6 @@
 #include "runtime/sim/workload/workload.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/base/rng.hpp"
