@@ -25,7 +25,7 @@ struct serve_options : cluster_options {
   std::string base_url, director, model, trace, input = "64-256", output = "16-64";
   double speed = 1, rate = 0, duration_s = 0, cancel_share = 0, slow_share = 0, temperature = 0, silence_s = 60;
   uint64_t limit = 0;
-  uint32_t concurrency = 0, block_tokens = kv::trace_block_tokens;
+  uint32_t concurrency = 0, block_tokens = kv::trace_block_tokens, one_in = 1;
   int64_t seed = -1;
   bool loop = false;
 };
@@ -45,29 +45,32 @@ result<found_server> find_server(const serve_options& o) {
   out.target.model = o.model;
   if (o.base_url.empty()) {
     TROUPE_TRY(auto file, o.find());
-    TROUPE_TRY(out.target.server, config::parse_address(file.http));
+    for (const auto& front : file.fronts) {
+      TROUPE_TRY(const auto server, config::parse_address(front));
+      out.target.servers.push_back(server);
+    }
     if (out.director.empty()) out.director = file.director;
   } else {
-    TROUPE_TRY(out.target.server, parse_base_url(o.base_url));
+    TROUPE_TRY(const auto server, parse_base_url(o.base_url));
+    out.target.servers.push_back(server);
   }
   if (const char* key = std::getenv("TROUPE_API_KEY")) out.target.api_key = key;
   http_request q;
-  q.server = out.target.server;
+  q.server = out.target.servers.at(0);  // all fronts serve the same
   q.target = "/v1/models";
   q.api_key = out.target.api_key;
   TROUPE_TRY(auto models, fetch(q));
   const auto j = nlohmann::json::parse(models.body, nullptr, false);
   if (models.status != 200 || !j.is_object() || !j.contains("data") || !j["data"].is_array() || j["data"].empty())
-    return fail(models.status == 503 ? errc::unavailable : errc::invalid_argument, "{}/v1/models: {}",
-                out.target.server.text(), error_text(models));
+    return fail(models.status == 503 ? errc::unavailable : errc::invalid_argument, "{}/v1/models: {}", q.server.text(),
+                error_text(models));
   const nlohmann::json* entry = nullptr;
   for (const auto& m : j["data"])
     if (m.is_object() && (out.target.model.empty() || m.value("id", "") == out.target.model)) {
       entry = &m;
       break;
     }
-  if (entry == nullptr)
-    return fail(errc::invalid_argument, "{} does not serve {}", out.target.server.text(), out.target.model);
+  if (entry == nullptr) return fail(errc::invalid_argument, "{} does not serve {}", q.server.text(), out.target.model);
   out.target.model = entry->value("id", "");
   out.context = entry->value("max_model_len", UINT32_MAX);
   // Any server takes these few ids; ours says how many there are.
@@ -79,6 +82,8 @@ result<load_options> load_of(const serve_options& o, uint64_t seed, uint32_t con
   load_options l;
   if (!o.trace.empty()) {
     TROUPE_TRY(l.trace, kv::read_trace_file(o.trace));
+    l.trace = some_conversations(std::move(l.trace), o.one_in, seed);
+    if (l.trace.empty()) return fail(errc::invalid_argument, "{}: one in {} conversations is none", o.trace, o.one_in);
   }
   l.block_tokens = o.block_tokens;
   l.speed = o.speed;
@@ -102,6 +107,7 @@ json load_json(const serve_options& o, const load_options& l, const load_target&
   if (!o.trace.empty()) {
     j["scale"] = l.speed;
     j["block_tokens"] = l.block_tokens;
+    j["one_in"] = o.one_in;
     j["loop"] = l.loop;
   } else {
     j["input_tokens"] = o.input;
@@ -159,15 +165,16 @@ int run(const serve_options& o) {
   auto load = load_of(o, seed, server->context);
   if (!load) return complain("bench serve", load.error().message, usage);
   load_target& target = server->target;
-  // Without times of their own requests keep `concurrency` running; with times it is only a bound.
-  const bool timed = !load->trace.empty() || load->rate > 0;
-  target.concurrency = o.concurrency > 0 ? o.concurrency : timed ? 256 : 16;
   target.temperature = static_cast<float>(o.temperature);
   target.silence = in_seconds(o.silence_s);
-  const json asked = load_json(o, *load, target);
   auto plan = load_plan::make(std::move(*load));
   if (!plan) return complain("bench serve", plan.error().message, usage);
-  tell("{} at {}, seed {}\n", target.model, target.server.text(), seed);
+  // Without times of their own requests keep `concurrency` running; with times it is only a bound.
+  target.concurrency = o.concurrency > 0 ? o.concurrency : plan->timed() ? 256 : 16;
+  const json asked = load_json(o, plan->options(), target);
+  json servers = json::array();
+  for (const auto& s : target.servers) servers.push_back(s.text());
+  tell("{} at {}, seed {}\n", target.model, fmt::join(servers.get<std::vector<std::string>>(), ", "), seed);
   rank_watch ranks(server->director);
   const auto summary = run_load(std::move(*plan), target, steady_clock(), [](const load_progress& p) {
     const auto s = std::chrono::duration_cast<std::chrono::seconds>(p.since_start).count();
@@ -175,7 +182,7 @@ int run(const serve_options& o) {
     tell("{:5} s: {} sent, {} running, {} finished, {} failed, {} tokens\n", s, p.so_far->sent, p.running,
          p.so_far->finished, p.so_far->failed, p.so_far->tokens);
   });
-  json j{{"model", target.model}, {"server", target.server.text()}, {"load", asked}};
+  json j{{"model", target.model}, {"servers", servers}, {"load", asked}};
   j.update(to_json(summary));
   j["cluster"] = ranks.report();
   fmt::print("{}\n", j.dump(2, ' ', false, json::error_handler_t::replace));
@@ -184,10 +191,11 @@ int run(const serve_options& o) {
   if (summary.stopped) return complain("bench serve", "stopped; the report is of what was done", interrupted);
   if (summary.sent == 0)
     return complain("bench serve",
-                    summary.skipped > 0 ? fmt::format("nothing was sent: {} requests do not fit the context of {} "
-                                                      "tokens; --block-tokens makes a trace's shorter",
-                                                      summary.skipped, server->context)
-                                        : "nothing was sent",
+                    summary.skipped > 0
+                        ? fmt::format("nothing was sent: no request fits the context of {} tokens; {}", server->context,
+                                      o.trace.empty() ? "ask for shorter prompts or answers"
+                                                      : "a smaller --block-tokens makes the trace's shorter")
+                        : "nothing was sent",
                     failed);
   return summary.failed == 0 ? ok : failed;
 }
@@ -212,6 +220,11 @@ void add_serve(CLI::App& bench, context& ctx) {
                 "Tokens that one hash id of the trace stands for; all its lengths scale along (512: as recorded)")
       ->capture_default_str()
       ->check(CLI::Range(1u, 65536u))
+      ->needs(trace);
+  c->add_option("--one-in", o->one_in,
+                "Play one in so many of the trace's conversations; with a larger --scale their turns come closer")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1'000'000u))
       ->needs(trace);
   c->add_flag("--loop", o->loop,
               "Begin the trace again at its end, with new prompts, until --duration or "
@@ -251,7 +264,7 @@ void add_serve(CLI::App& bench, context& ctx) {
       "Ctrl-C.\n"
       "Examples:\n  troupe bench serve --concurrency 32 --limit-requests 200\n"
       "  troupe bench serve --rate 20 --duration 60 --input-tokens 100-1000 --output-tokens 64\n"
-      "  troupe bench serve --trace conversation_trace.jsonl --scale 10 --block-tokens 128 --duration 60");
+      "  troupe bench serve --trace conversation_trace.jsonl --scale 8 --one-in 16 --block-tokens 64 --duration 120");
   c->callback([o, &ctx] { ctx.result = run(*o); });
 }
 

@@ -77,6 +77,7 @@ int run(const up_options& o, const std::string& program) {
   if (!problems.empty()) return usage;
   node::up_request request;
   request.program = own_path(program);
+  request.otherwise = "/proc/self/exe";  // an upgrade or a build may have taken the file away meanwhile
   request.config_file = o.file;
   request.overrides = o.overrides;
   request.settings = *s;

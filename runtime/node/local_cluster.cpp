@@ -23,7 +23,7 @@ std::vector<std::string> seats_of(const config::settings& s) {
 }
 
 local_cluster::local_cluster(const up_request& request, node::run_dir dir)
-    : request_(request), dir_(std::move(dir)), children_(request.program, dir_.path()) {
+    : request_(request), dir_(std::move(dir)), children_(request.program, dir_.path(), request.otherwise) {
   facts_.name = request_.settings.cluster.name;
   facts_.pid = getpid();
 }

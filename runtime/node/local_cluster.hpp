@@ -15,6 +15,7 @@ namespace troupe::node {
 /// How `up` starts a cluster.
 struct up_request {
   std::string program;                 // this executable
+  std::string otherwise;               // what to run when that file is not there any more
   std::string config_file;             // given to every process
   std::vector<std::string> overrides;  // the same
   config::settings settings;           // what the two say

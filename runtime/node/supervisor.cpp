@@ -31,8 +31,8 @@ sigset_t watched_signals() {
 }
 
 // Runs in the child between fork and exec: only async-signal-safe calls.
-[[noreturn]] void become(const char* program, char* const* argv, int log_fd, int report_fd, int wanted_report_fd,
-                         pid_t parent, const sigset_t* mask) {
+[[noreturn]] void become(const char* program, const char* otherwise, char* const* argv, int log_fd, int report_fd,
+                         int wanted_report_fd, pid_t parent, const sigset_t* mask) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(125);  // the supervisor died before the line above
@@ -44,6 +44,7 @@ sigset_t watched_signals() {
   fcntl(wanted_report_fd, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, mask, nullptr);
   execvp(program, argv);
+  if (*otherwise) execv(otherwise, argv);
   const char text[] = "the program could not be started\n";
   ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
   (void)ignored;
@@ -58,8 +59,8 @@ std::string describe_exit(int status) {
   return fmt::format("wait status {}", status);
 }
 
-supervisor::supervisor(std::string program, std::string folder)
-    : program_(std::move(program)), folder_(std::move(folder)) {
+supervisor::supervisor(std::string program, std::string folder, std::string otherwise)
+    : program_(std::move(program)), folder_(std::move(folder)), otherwise_(std::move(otherwise)) {
   sigset_t set = watched_signals();
   sigprocmask(SIG_BLOCK, &set, &old_mask_);
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -96,7 +97,8 @@ result<pid_t> supervisor::start(const child_spec& spec) {
   int high_report = fcntl(ends[1], F_DUPFD_CLOEXEC, 10), high_log = fcntl(log, F_DUPFD_CLOEXEC, 10);
   pid_t parent = getpid();
   pid_t pid = fork();
-  if (pid == 0) become(program_.c_str(), argv.data(), high_log, high_report, report_fd, parent, &old_mask_);
+  if (pid == 0)
+    become(program_.c_str(), otherwise_.c_str(), argv.data(), high_log, high_report, report_fd, parent, &old_mask_);
   int error = errno;
   for (int fd : {log, ends[1], high_report, high_log}) close(fd);
   if (pid < 0) {

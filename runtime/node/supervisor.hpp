@@ -40,8 +40,9 @@ struct supervisor_event {
 /// through `wait` only.
 class supervisor {
  public:
-  /// `program` is run for every child. `folder` must exist.
-  supervisor(std::string program, std::string folder);
+  /// `program` is run for every child, or `otherwise` (empty: nothing) where that cannot be started. `folder` must
+  /// exist.
+  supervisor(std::string program, std::string folder, std::string otherwise = "");
   /// Kills what still runs.
   ~supervisor();
   supervisor(const supervisor&) = delete;
@@ -77,7 +78,7 @@ class supervisor {
     int fd = -1;
     std::string partial;
   };
-  std::string program_, folder_;
+  std::string program_, folder_, otherwise_;
   int signals_ = -1;
   sigset_t old_mask_{};
   std::map<std::string, pid_t> running_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "runtime/base/rng.hpp"
@@ -138,7 +139,34 @@ TEST(load_plan, requests_beyond_the_context_are_skipped_and_counted) {
   EXPECT_EQ(all_of(o, &skipped).size(), 0u) << "it ends though nothing ever fits";
   o.trace.clear();
   o.loop = false;
-  EXPECT_EQ(all_of(o, &skipped).size(), 0u);
+  const auto never = load_plan::make(o);  // at least 64 + 16 tokens
+  ASSERT_FALSE(never);
+  EXPECT_THAT(never.error().message, HasSubstr("do not fit the context of 10"));
+  o.input = {1, 4000};
+  o.output = {1, 1};
+  EXPECT_EQ(all_of(o, &skipped).size(), 5u) << "one in 400 fits: it goes on until there are enough";
+  EXPECT_GT(skipped, 100u);
+}
+
+TEST(load_plan, some_conversations_of_a_trace_are_whole) {
+  std::vector<kv::trace_request> trace;
+  for (int64_t i = 0; i < 4000; ++i) {
+    const uint64_t c = 1 + static_cast<uint64_t>(i % 1000);
+    trace.push_back(recorded(i, 1024, {0, c}, 1));
+  }
+  for (int64_t i = 0; i < 1000; ++i) trace.push_back(recorded(4000 + i, 100, {0}, 1));
+  EXPECT_EQ(some_conversations(trace, 1, 3).size(), trace.size());
+  const auto some = some_conversations(trace, 8, 3);
+  std::map<uint64_t, int> turns;
+  int alone = 0;
+  for (const auto& r : some) r.ids.size() > 1 ? (void)++turns[r.ids[1]] : (void)++alone;
+  for (const auto& [c, n] : turns) EXPECT_EQ(n, 4) << c;
+  EXPECT_NEAR(static_cast<double>(turns.size()), 125, 35);
+  EXPECT_NEAR(alone, 125, 35);
+  EXPECT_TRUE(std::is_sorted(some.begin(), some.end(),
+                             [](const auto& a, const auto& b) { return a.timestamp_ms < b.timestamp_ms; }));
+  const auto others = some_conversations(trace, 8, 4);
+  EXPECT_NE(others.front().ids, some.front().ids) << "another seed, others";
 }
 
 TEST(load_plan, what_is_drawn_follows_the_seed_and_the_shares) {

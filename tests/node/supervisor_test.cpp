@@ -78,12 +78,19 @@ TEST(supervisor, stop_ends_stages_in_order_and_kills_what_does_not_listen) {
 
 TEST(supervisor, a_program_that_is_not_there_shows_in_the_exit_and_the_log) {
   folder f;
-  supervisor s("/nonexistent/program", f.path);
+  supervisor s("/nonexistent/program", f.path, "/nonexistent/either");
   ASSERT_TRUE(s.start({"a", {}}));
   supervisor_event e = s.wait(30s);
   EXPECT_EQ(e.what, kind::exited);
   EXPECT_EQ(e.text, "exit code 126");
   EXPECT_NE(s.log_tail("a", 3).find("could not be started"), std::string::npos);
+}
+
+TEST(supervisor, another_program_takes_the_place_of_one_that_is_not_there) {
+  folder f;
+  supervisor s("/nonexistent/program", f.path, "/bin/sh");
+  ASSERT_TRUE(s.start(script("a", "exit 7")));
+  EXPECT_EQ(s.wait(30s).text, "exit code 7");
 }
 
 TEST(supervisor, children_die_with_a_supervisor_that_is_killed) {

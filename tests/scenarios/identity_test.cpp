@@ -3,8 +3,9 @@
 //
 // Factors: prompts run by prefill ranks and handed over, or by the decode group; expert parallelism over 1, 2 or 4
 // ranks; drafts; experts moved every 10 steps; the next step planned ahead; a pool so small that sequences are
-// preempted; one request at a time or 32. One factor at a time and some seeded combinations of all; TROUPE_LONG=1:
-// every combination, on tiny-v41 and on mini.
+// preempted and resumed; prompts of which a part comes from the store (exact replay, or window snapshots) or nothing;
+// one request at a time or 32. One factor at a time and some seeded combinations of all; TROUPE_LONG=1: every
+// combination, on tiny-v41 and on mini.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,14 +29,17 @@ constexpr size_t many = 32;
 struct layout {
   bool handed_over = false;  // by a prefill rank
   uint32_t ep = 1;
-  bool drafts = false, flips = false, ahead = true, small_pool = false;
+  bool drafts = false, flips = false, ahead = true, small_pool = false, cache = false, snapshots = false;  // of windows
 
   std::string name() const {
-    return fmt::format("{}, EP {}, {} drafts, experts {}, planned {}, {} pool",
+    return fmt::format("{}, EP {}, {} drafts, experts {}, planned {}, {} pool, {} cache",
                        handed_over ? "handed over" : "aggregated", ep, drafts ? "with" : "no", flips ? "move" : "stay",
-                       ahead ? "ahead" : "late", small_pool ? "small" : "large");
+                       ahead ? "ahead" : "late", small_pool ? "small" : "large",
+                       !cache      ? "no"
+                       : snapshots ? "a snapshot"
+                                   : "a replay");
   }
-  int processes() const { return 2 + static_cast<int>(handed_over) + static_cast<int>(ep); }
+  int processes() const { return 2 + static_cast<int>(handed_over) + static_cast<int>(ep) + static_cast<int>(cache); }
 };
 
 struct checkpoint {
@@ -51,8 +55,9 @@ bool long_run() {
   return v && std::string(v) == "1";
 }
 
-std::vector<std::string> overrides_of(const layout& l, const checkpoint& m) {
-  const uint32_t context = 12 * m.window, pages = l.small_pool ? 13 : 12 * many;
+std::vector<std::string> overrides_of(const layout& l, const checkpoint& m, const std::string& store) {
+  // A rank writes back what a quarter of its pages hold, so with 13 nothing would ever be stored.
+  const uint32_t context = 12 * m.window, pages = !l.small_pool ? 12 * many : l.cache && !l.handed_over ? 40 : 13;
   std::vector<std::string> out{"model.path=" + m.path,
                                fmt::format("prefill.ranks={}", l.handed_over ? 1 : 0),
                                fmt::format("prefill.max_context={}", context),
@@ -66,15 +71,25 @@ std::vector<std::string> overrides_of(const layout& l, const checkpoint& m) {
                                fmt::format("engine.plan_ahead={}", l.ahead),
                                fmt::format("decode.rebalance_every={}", l.flips ? 10 : 0)};
   if (l.flips) out.insert(out.end(), {"eplb.min_gain=0", "decode.split_window=2"});
+  if (l.cache)
+    out.insert(out.end(),
+               {"storage.path=" + store, "storage.nodes=1", "storage.data=1", "storage.parity=0", "storage.chunk=4MiB",
+                "storage.capacity=512MiB", "engine.replay=exact", "cache.match_timeout=5s", "cache.read_at_least=5s",
+                fmt::format("cache.snapshots={}", l.snapshots ? 64 : 0)});
   return out;
 }
 
-// Prompts of a token to some windows, half of them greedy.
+// Prompts of a token to some windows, half of them greedy. Some are so long that exact replay leaves something to
+// reuse, some fill their pages but for a token, so that answers soon need another page, which a small pool has not.
 std::vector<json> requests_for(const checkpoint& m, uint64_t seed) {
   rng random(seed);
   std::vector<json> out;
   for (size_t i = 0; i < many; ++i) {
-    std::vector<uint32_t> prompt(1 + random.below(i % 4 == 0 ? 9 * m.window : 2 * m.window));
+    uint64_t length = 1 + random.below(2 * m.window);
+    if (i % 8 == 0) length = 8 * m.window + 1 + random.below(m.window);
+    if (i % 8 == 4) length = 1 + random.below(9 * m.window);
+    if (i % 4 == 3) length = (i % 8 == 3 ? 1 : 2) * m.window - 1;
+    std::vector<uint32_t> prompt(length);
     for (auto& t : prompt) t = 3 + static_cast<uint32_t>(random.below(m.vocabulary - 4));
     out.push_back({{"model", m.name},
                    {"prompt", prompt},
@@ -90,7 +105,8 @@ std::vector<json> requests_for(const checkpoint& m, uint64_t seed) {
 
 class served {
  public:
-  served(const layout& l, const checkpoint& m) : layout_(l), cluster_(overrides_of(l, m), true, l.processes()) {}
+  served(const layout& l, const checkpoint& m)
+      : layout_(l), cluster_(overrides_of(l, m, folder_.path + "/kv"), true, l.processes()) {}
 
   bool ready() const { return cluster_.ready; }
   std::string output() const { return cluster_.output(); }
@@ -105,6 +121,7 @@ class served {
     if (!r) return r.error().message;
     const auto j = json::parse(r->body, nullptr, false);
     if (r->status != 200 || !j.is_object()) return cli::error_text(*r);
+    cached_ += j["usage"]["prompt_tokens_details"]["cached_tokens"].get<uint64_t>();
     return j["choices"][0].dump() + j["usage"]["completion_tokens"].dump();
   }
 
@@ -150,6 +167,7 @@ class served {
     need(sum(s, "prefill", "prompt_rows") > many == layout_.handed_over, "prompts of prefill ranks");
     need(sum(s, "decode", "drafted") > 0 == layout_.drafts, "drafts");
     need(sum(s, "decode", "preempted") > 0 == layout_.small_pool, "preempted sequences");
+    need(cached_ > 0 == layout_.cache, "prompts of which a part was stored");
     need(!layout_.flips || (s["experts"].size() == 1 && s["experts"][0]["moves"] >= 2), "moves of experts");
     return why.empty();
   }
@@ -158,7 +176,9 @@ class served {
 
  private:
   const layout layout_;
+  temporary_folder folder_;
   live_cluster cluster_;
+  mutable std::atomic<uint64_t> cached_ = 0;  // prompt tokens that came from the store, of all answers
 };
 
 void run_matrix(const checkpoint& m, const std::vector<layout>& layouts, uint64_t seed) {
@@ -182,7 +202,7 @@ void run_matrix(const checkpoint& m, const std::vector<layout>& layouts, uint64_
     const auto alone = c.one_by_one(requests);
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(alone[i], want[i]) << "request " << i << " alone";
     // All at once, and again until everything has happened that the layout is about.
-    const auto deadline = steady_clock().now() + 60s;
+    const auto deadline = steady_clock().now() + (long_run() ? 300s : 60s);
     std::string why;
     do {
       const auto at_once = c.at_once(requests);
@@ -202,7 +222,11 @@ std::vector<layout> every_layout() {
       for (bool drafts : {false, true})
         for (bool flips : {false, true})
           for (bool small_pool : {false, true})
-            if (ep > 1 || !flips) out.push_back({handed_over, ep, drafts, flips, !(drafts && small_pool), small_pool});
+            for (bool cache : {false, true})
+              // Over 4 ranks there is too little for a pool that is large enough to write back from.
+              if ((ep > 1 || !flips) && (handed_over || ep < 4 || !small_pool || !cache))
+                out.push_back({handed_over, ep, drafts, flips, !(drafts && small_pool), small_pool, cache,
+                               cache && drafts == flips});
   return out;
 }
 
@@ -213,8 +237,15 @@ TEST(identity_matrix, tiny) {
   if (long_run()) {
     layouts = every_layout();
   } else {
-    layouts = {{.handed_over = true},    {.ep = 2},        {.ep = 4},           {.drafts = true},
-               {.ep = 2, .flips = true}, {.ahead = false}, {.small_pool = true}};
+    layouts = {{.handed_over = true},
+               {.ep = 2},
+               {.ep = 4},
+               {.drafts = true},
+               {.ep = 2, .flips = true},
+               {.ahead = false},
+               {.small_pool = true},
+               {.cache = true},
+               {.cache = true, .snapshots = true}};
     rng random(seed, 1);
     const auto all = every_layout();
     for (int i = 0; i < 3; ++i) layouts.push_back(all[random.below(all.size())]);
@@ -226,7 +257,8 @@ TEST(identity_matrix, mini) {
   const uint64_t seed = entropy_seed();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   // A layout with everything on; all of them in the long run.
-  run_matrix(mini, long_run() ? every_layout() : std::vector<layout>{{true, 2, true, true, true, false}}, seed);
+  run_matrix(mini, long_run() ? every_layout() : std::vector<layout>{{true, 2, true, true, true, false, true, true}},
+             seed);
 }
 
 }  // namespace

@@ -26,9 +26,14 @@ def check(ok, text):
 
 
 def status():
-    out = subprocess.run([args.troupe, "status", "--json"], capture_output=True, text=True, timeout=60)
-    check(out.returncode == 0, f"troupe status: {out.stderr}")
-    return json.loads(out.stdout)
+    """The cluster's picture; a machine that is too busy to answer is asked again."""
+    deadline = time.monotonic() + 120
+    while True:
+        out = subprocess.run([args.troupe, "status", "--json"], capture_output=True, text=True, timeout=300)
+        if out.returncode == 0:
+            return json.loads(out.stdout)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"troupe status: {out.stderr}")
 
 
 def ranks(s):
@@ -96,6 +101,13 @@ def main():
          "--input-tokens", "1-160", "--output-tokens", "1-60", "--temperature", "0.8", "--cancel-share", "0.3",
          "--slow-client-share", "0.1", "--seed", str(args.seed)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True)
+    try:
+        watch(load)
+    finally:
+        load.kill()  # whatever goes wrong here, it does not go on alone
+
+
+def watch(load):
     began, sizes, looks = time.monotonic(), [], 0
     while load.poll() is None and time.monotonic() - began < args.seconds + 120:
         share = (time.monotonic() - began) / args.seconds

@@ -168,6 +168,22 @@ TEST(up, a_stream_that_runs_is_finished_before_the_end) {
   EXPECT_THAT(c.left_over(), IsEmpty());
 }
 
+// An upgrade or a build replaces the program while `up` is about to start its processes.
+TEST(up, goes_on_when_its_file_is_taken_away) {
+  temporary_folder f;
+  const std::string copy = f.path + "/troupe";
+  std::string printed;
+  const std::string script =
+      "cp '" + troupe_path() + "' '" + copy + "'; exec 9<'" + copy + "'; rm '" + copy +
+      "'; exec /proc/self/fd/9 up -c '" TROUPE_SOURCE_DIR "/configs/local.yaml' --run-dir '" + f.path +
+      "/run' --set front.listen=127.0.0.1:0 --set model.path='" TROUPE_TEST_DATA "/tiny-v41' --then true 2>&1";
+  FILE* shell = popen(script.c_str(), "r");
+  ASSERT_NE(shell, nullptr);
+  char buffer[4096];
+  while (fgets(buffer, sizeof buffer, shell)) printed += buffer;
+  EXPECT_EQ(pclose(shell), 0) << printed;
+}
+
 TEST(up, ctrl_c_before_it_is_ready_is_exit_130) {
   auto before = shared_memory_names();
   live_cluster c({}, false);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kv/replay/prompt.hpp"
+#include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::cli {
@@ -13,6 +14,8 @@ namespace {
 constexpr uint32_t most_tokens = 1u << 24;
 // Streams of randomness of a request are numbered from here, one each.
 constexpr uint64_t draws_stream = uint64_t{1} << 32;
+constexpr uint64_t conversations_stream = uint64_t{1} << 48;  // the stream of a conversation's draw
+constexpr uint64_t most_in_a_row = 100'000;                   // drawn requests that do not fit, before the load ends
 
 uint32_t scaled(uint64_t tokens, uint32_t block) {
   return static_cast<uint32_t>((tokens * block + kv::trace_block_tokens - 1) / kv::trace_block_tokens);
@@ -41,6 +44,16 @@ result<token_range> parse_token_range(const std::string& text) {
   return out;
 }
 
+std::vector<kv::trace_request> some_conversations(std::vector<kv::trace_request> trace, uint32_t n, uint64_t seed) {
+  TROUPE_CHECK(n > 0, "one in 0 conversations");
+  uint64_t alone = 0;  // a number of its own for each request of one block, odd; conversations have even ones
+  std::erase_if(trace, [&](const kv::trace_request& r) {
+    const uint64_t number = r.ids.size() > 1 ? 2 * r.ids[1] : 2 * alone++ + 1;
+    return rng(seed, conversations_stream + number).below(n) != 0;
+  });
+  return trace;
+}
+
 result<load_plan> load_plan::make(load_options o) {
   const auto share = [](double x) { return x >= 0 && x <= 1; };
   if (!share(o.cancel_share) || !share(o.slow_share))
@@ -52,6 +65,10 @@ result<load_plan> load_plan::make(load_options o) {
   if (o.loop && o.trace.empty()) return fail(errc::invalid_argument, "there is no trace to begin again");
   if (o.limit == 0 && o.duration == nanoseconds(0) && (o.trace.empty() || o.loop))
     return fail(errc::invalid_argument, "a load needs an end: a number of requests or a duration");
+  if (o.trace.empty() && uint64_t{o.input.least} + o.output.least > o.context)
+    return fail(errc::invalid_argument,
+                "prompts of {} tokens with answers of {} or more do not fit the context of {}: ask for shorter ones",
+                o.input.least, o.output.least, o.context);
   load_plan p(std::move(o));
   if (!p.options_.trace.empty()) p.ids_ = kv::trace_ids(p.options_.trace), p.lap_ms_ = kv::trace_lap_ms(p.options_.trace);
   return p;
@@ -89,15 +106,16 @@ std::optional<load_request> load_plan::next() {
     ++index_;
     if (uint64_t{r.input_tokens} + r.output_tokens > options_.context) {
       ++skipped_;
-      // A load of nothing but too long requests ends as well.
-      if (options_.trace.empty() ? skipped_ >= 1000 : skipped_ >= options_.trace.size() && given_ == 0)
-        return std::nullopt;
+      ++in_a_row_;
+      // A load of hardly anything but too long requests ends as well.
+      if (in_a_row_ >= (options_.trace.empty() ? most_in_a_row : options_.trace.size())) return std::nullopt;
       continue;
     }
     if (cancels < options_.cancel_share)
       r.leaves_at = static_cast<uint32_t>(leaves * static_cast<double>(r.output_tokens));
     r.slow = slow < options_.slow_share;
     ++given_;
+    in_a_row_ = 0;
     return r;
   }
 }

@@ -20,6 +20,11 @@ struct token_range {
 /// "N" or "N-M", 1 <= N <= M <= 16777216.
 result<token_range> parse_token_range(const std::string& text);
 
+/// The requests of about one in `n` of the trace's conversations, drawn by the seed. Requests belong together when
+/// their first two blocks are the same (the first alone may be everybody's system prompt); those of one block are
+/// alone.
+std::vector<kv::trace_request> some_conversations(std::vector<kv::trace_request> trace, uint32_t n, uint64_t seed);
+
 /// What to send. Everything that is drawn is a function of `seed` and the request's number.
 struct load_options {
   std::vector<kv::trace_request> trace;  // empty: a synthetic load
@@ -51,10 +56,13 @@ struct load_request {
 /// Hands out requests in the order in which they are due. Plain state; one thread.
 class load_plan {
  public:
-  /// invalid_argument for options outside their bounds; the trace must be one that kv::read_trace gave.
+  /// invalid_argument for options outside their bounds, and where no request can fit the context; the trace must be
+  /// one that kv::read_trace gave.
   static result<load_plan> make(load_options options);
   /// The next one that fits the context; nothing at the end of the load.
   std::optional<load_request> next();
+  /// Do requests have times of their own, by the trace or a rate?
+  bool timed() const { return !options_.trace.empty() || options_.rate > 0; }
   /// Requests left out so far because prompt and answer do not fit.
   uint64_t skipped() const { return skipped_; }
   const load_options& options() const { return options_; }
@@ -66,6 +74,7 @@ class load_plan {
   load_options options_;
   uint64_t index_ = 0, given_ = 0, skipped_ = 0;
   uint64_t ids_ = 0;        // distinct ids of a lap are below
+  uint64_t in_a_row_ = 0;   // skipped since one fitted
   int64_t lap_ms_ = 1;      // from a lap's first request to the next lap's
   nanoseconds arrival_{0};  // with a rate: of the last request
 };

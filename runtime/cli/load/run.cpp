@@ -16,6 +16,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr size_t most_kinds = 32;
+// A server that refuses is not asked again at once, unless requests have times of their own.
+constexpr auto rest = std::chrono::milliseconds(100);
 
 class load_player {
  public:
@@ -59,15 +61,16 @@ class load_player {
         ended_ = true;
         break;
       }
-      if (next_->due > now) {
-        alarm_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(next_->due - now));
+      const nanoseconds from = plan_.timed() ? next_->due : rest_until_;
+      if (from > now) {
+        alarm_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(from - now));
         alarm_.async_wait([this](auto e) {
           if (!e) pump();
         });
         break;
       }
       // A load without times is due all at once: waiting for room is what it is for.
-      if (next_->due > nanoseconds(0)) out_.lag.add(now - next_->due);
+      if (plan_.timed()) out_.lag.add(now - next_->due);
       send(*std::exchange(next_, std::nullopt));
     }
     if ((ended_ || out_.stopped) && running_.empty()) {
@@ -80,7 +83,7 @@ class load_player {
   void send(const load_request& r) {
     const auto prompt = prompt_of(r, plan_.options().block_tokens, target_.vocabulary, plan_.options().seed);
     call_request q;
-    q.server = target_.server;
+    q.server = target_.servers[out_.sent % target_.servers.size()];
     q.api_key = target_.api_key;
     q.silence = target_.silence;
     q.body = completion_body(r, target_, prompt, plan_.options().seed);
@@ -105,6 +108,7 @@ class load_player {
 
   void count(const call_result& c, bool slow, uint32_t input, uint32_t output) {
     last_end_ = std::max(last_end_, c.ended);
+    if (c.end == call_end::failed && c.tokens == 0) rest_until_ = since_start() + rest;
     out_.tokens += c.tokens;
     if (c.end == call_end::left) ++out_.left;
     if (c.end == call_end::interrupted) ++out_.interrupted;
@@ -147,7 +151,7 @@ class load_player {
   std::map<uint64_t, std::shared_ptr<call>> running_;  // at most target_.concurrency
   std::optional<load_request> next_;
   bool ended_ = false;
-  nanoseconds start_{0}, last_end_{0};
+  nanoseconds start_{0}, last_end_{0}, rest_until_{0};
   load_summary out_;
 };
 

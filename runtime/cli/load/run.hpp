@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/cli/load/histogram.hpp"
 #include "runtime/cli/load/plan.hpp"
@@ -13,7 +14,7 @@ namespace troupe::cli {
 
 /// Where the load goes and how much of it at once.
 struct load_target {
-  config::address server;
+  std::vector<config::address> servers;  // the fronts, at least one; they take turns
   std::string model, api_key;
   uint32_t vocabulary = 256;  // of prompts
   uint32_t concurrency = 32;  // requests at once; further ones that are due wait here, which `lag` shows
