@@ -40,6 +40,7 @@ director_state::interface::behavior_type director_state::make_behavior(director_
       [this](const pool_load& m) { loaded(m); },
       [this](const status_query&) { return report(); },
       [this](const tick& t) {
+        if (spread_.fired(t)) return spread();
         if (!check_.fired(t)) return;
         check_members();
         next_check();
@@ -294,6 +295,14 @@ void director_state::changed() {
     if (w.what != role::front) regroup(w);
   choose_balancer();
   ++version_;
+  if (spread_.armed()) return;  // it goes out with the next one
+  const auto since = now(self_) - spread_at_;
+  if (since < options_.view_every) return spread_.arm(self_, options_.view_every - since);
+  spread();
+}
+
+void director_state::spread() {
+  spread_at_ = now(self_);
   const auto v = view();
   for (auto& [number, n] : members_) tell(self_, n.agent, v);
 }

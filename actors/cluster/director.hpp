@@ -47,6 +47,7 @@ struct director_options {
   nanoseconds group_grace{std::chrono::seconds(1)};      // the same, where a step failed and no rank was suspected
   uint32_t max_views = 4;  // further views of the same ranks, each waited for twice as long; then the group has failed
   role_changes changes;
+  nanoseconds view_every{0};  // changes within so long go out as one view: the start of a fleet has many
   uint32_t max_nodes = 4096;  // a further join is refused with `exhausted`
 };
 

@@ -21,7 +21,7 @@ class director_state {
   interface::behavior_type make_behavior(director_options options);
 
  private:
-  enum timers : uint8_t { check_timer = 1 };
+  enum timers : uint8_t { check_timer = 1, spread_timer = 2 };
   static constexpr size_t max_events = 64, max_beats = 64;
   // Group epochs skipped after a takeover: the director before may have given out views that nobody who came knows of.
   static constexpr uint64_t unseen_views = 1024;
@@ -72,6 +72,7 @@ class director_state {
   // -- views ----------------------------------------------------------------------------------------------------
   void choose_balancer();
   void changed();
+  void spread();
   cluster_view view() const;
   status_report report();
   void note(std::string text);
@@ -114,6 +115,8 @@ class director_state {
   uint64_t next_incarnation_ = 0, version_ = 0;
   timer check_{check_timer};
   nanoseconds check_due_{0};
+  timer spread_{spread_timer};  // armed: the view has changed since it was told
+  nanoseconds spread_at_{-std::chrono::hours(1)};
 };
 
 }  // namespace troupe::actors

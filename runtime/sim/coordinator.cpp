@@ -95,7 +95,10 @@ void coordinator::run_job() {
   jobs_.pop_back();
   if (!held_nodes_.empty() && job->subtype() == caf::resumable::scheduled_actor) {
     const auto& node = static_cast<caf::scheduled_actor*>(job)->node();
-    if (std::find(held_nodes_.begin(), held_nodes_.end(), node) != held_nodes_.end()) return held_.push_back(job);
+    if (std::find(held_nodes_.begin(), held_nodes_.end(), node) != held_nodes_.end()) {
+      ++held_times_;
+      return held_.push_back(job);
+    }
   }
   ++handled_;
   auto mix = [this](uint64_t x) { hash_ = (hash_ ^ x) * 1099511628211ull; };

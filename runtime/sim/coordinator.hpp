@@ -55,6 +55,8 @@ class coordinator final : public caf::scheduler::abstract_coordinator {
 
   /// Actors of the node do not run (on), or go on with what they have got meanwhile.
   void hold(const caf::node_id& node, bool on);
+  /// Times that an actor of a held node was not run, since the start, all nodes together.
+  uint64_t held() const { return held_times_; }
 
   caf::execution_unit* unit() { return &unit_; }
   /// Every actor that ever ran and may still exist, by id.
@@ -85,6 +87,7 @@ class coordinator final : public caf::scheduler::abstract_coordinator {
   std::vector<caf::resumable*> jobs_;
   std::vector<caf::node_id> held_nodes_;
   std::vector<caf::resumable*> held_;  // jobs of their actors
+  uint64_t held_times_ = 0;
   std::map<caf::actor_id, caf::weak_actor_ptr> actors_;
   uint64_t hash_ = 14695981039346656037ull, handled_ = 0;
 };

@@ -247,7 +247,7 @@ uint64_t fault_actions::counter(const fault& f, const active& a) {
   const auto& faults = world_.net().faults();
   switch (f.kind) {
     case fault_kind::freeze:
-      return faults.held_for(a.node->number);
+      return faults.held_for(a.node->number) + world_.held();
     case fault_kind::slow:
       return faults.slowed(a.node->number);
     case fault_kind::partition:

@@ -247,6 +247,13 @@ void network::crash(size_t index, crash_kind kind) {
 void network::restart(size_t index) {
   auto& n = *nodes_[index];
   TROUPE_CHECK(!n.up, "node {} is up", n.name);
+  // Whoever has not noticed its end gets a reset from the new process.
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (i == index) continue;
+    agenda_.after(times_.delay(index, i), [this, alive = alive_, i, id = nodes_[i]->id, dead = n.id] {
+      if (*alive && nodes_[i]->id == id) nodes_[i]->proxies->erase(dead);
+    });
+  }
   ++n.incarnation;
   n.up = true;
   times_.forget(index);

@@ -12,6 +12,9 @@ namespace {
 
 using namespace actors;
 
+// All nodes of a simulation start at one instant; their views would be most of the work of its begin.
+constexpr nanoseconds view_every = std::chrono::milliseconds(5);
+
 double rate_per_ns(uint64_t bytes_per_second) { return static_cast<double>(bytes_per_second) / 1e9; }
 
 node_kind kind_of(role what) {
@@ -144,8 +147,9 @@ void world::start_process(world_node& n) {
 }
 
 void world::start_director(world_node& n) {
-  director_ = spawn_director(*system_, net_->id(n.number), coordinator::of(*system_).unit(),
-                             node::director_options_of(settings(), cluster_epoch{++director_epoch_}));
+  auto d = node::director_options_of(settings(), cluster_epoch{++director_epoch_});
+  d.view_every = view_every;
+  director_ = spawn_director(*system_, net_->id(n.number), coordinator::of(*system_).unit(), std::move(d));
   listeners_["director"] = caf::actor_cast<caf::strong_actor_ptr>(director_);
 }
 

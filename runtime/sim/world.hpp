@@ -91,6 +91,7 @@ class world {
   /// For what is drawn from outside of the actors.
   rng& random() { return random_; }
   uint64_t handled() { return coordinator::of(*system_).handled(); }
+  uint64_t held() { return coordinator::of(*system_).held(); }
   uint64_t hash() { return coordinator::of(*system_).hash(); }
   const engine_meeting& engines() const { return *meeting_; }
 
