@@ -187,6 +187,7 @@ void cost_core::end_step(const cost_step& step) {
     r.plan = plan_.id;
     r.step = group_step_;
     r.regroups = group_number_;
+    r.sequences.reserve(items_.size());
     drafted_ = emitted_ = 0;
     bool finished = false;
     for (const step_item& item : items_) {

@@ -233,6 +233,7 @@ void cost_core::run_item(const step_item& item, step_result& result) {
   read_tags(s, item.decode ? s.committed : std::max(position, step.write_global_from));
   uint32_t emitted = 0;
   if (item.sample) {
+    out.tokens.reserve(1 + item.drafts);
     // A draft stands iff it would be what the target samples at its position.
     for (uint32_t i = 0; i <= item.drafts && out.finish == finish_reason::none; ++i) {
       const bool stands = i < item.drafts && policies::accepts(model_->acceptance, s.luck, s.known());

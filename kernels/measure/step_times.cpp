@@ -7,6 +7,7 @@
 
 #include "kernels/engine/handoff.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/processor_clock.hpp"
 
 namespace troupe::kernels::measure {
 namespace {
@@ -27,6 +28,7 @@ class stepper {
                 .max_context = context,
                 .pages = slots * s->per_slot_,
                 .threads = threads};
+    if (threads == 1) c.clock = &thread_clock();  // what other programs take does not count
     TROUPE_TRY(s->engine_, make_cpu_engine(std::move(c), [raw = s.get()](step_result r) {
                  std::lock_guard lock(raw->mutex_);
                  raw->results_.push_back(std::move(r));

@@ -15,8 +15,8 @@
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/sim_cost.hpp"
 #include "runtime/cli/sim_simple.hpp"
+#include "runtime/config/cost_file.hpp"
 #include "runtime/config/units.hpp"
-#include "runtime/sim/cost_file.hpp"
 #include "runtime/sim/report/html.hpp"
 #include "runtime/sim/run.hpp"
 
@@ -63,7 +63,7 @@ result<sim::run_options> options_of(const sim_options& o, const config::settings
   if (s.sim.cost.empty())
     return fail(errc::invalid_argument,
                 "sim.cost is empty: name a cost model, e.g. --set sim.cost=configs/sim/cost/v41-flash.yaml");
-  TROUPE_TRY(r.cost, sim::load_cost_model(s.sim.cost));
+  TROUPE_TRY(r.cost, config::load_cost_model(s.sim.cost));
   auto load = o.load;
   load.seed = seed;
   TROUPE_TRY(r.workload, load.take(trace_block));

@@ -4,7 +4,7 @@
 
 #include "kernels/measure/step_times.hpp"
 #include "runtime/cli/command.hpp"
-#include "runtime/sim/cost_file.hpp"
+#include "runtime/config/cost_file.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -16,7 +16,7 @@ const char* unit_of(policies::point_kind kind) {
 }  // namespace
 
 int check_cost(const std::string& file) {
-  const auto check = sim::check_cost_file(file);
+  const auto check = config::check_cost_file(file);
   if (!check) return complain("sim", check.error().message, usage);
   using nlohmann::json;
   json points = json::array();

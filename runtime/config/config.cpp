@@ -161,6 +161,8 @@ struct reader {
       rule(s.decode.ep == 1 || s.decode.ep == s.decode.ranks, "decode.ep",
            "must be 1 or decode.ranks with cluster.role_changes");
     }
+    rule(s.engine.kind != "cost" || !s.engine.cost_model.empty(), "engine.cost_model",
+         "is needed where engine.kind is cost, e.g. sim/cost/v41-flash.yaml");
     rule(s.storage.low_mark <= s.storage.high_mark, "storage.low_mark", "is above storage.high_mark");
     rule(s.storage.nodes == 0 || s.storage.nodes * s.storage.disks >= s.storage.data + s.storage.parity,
          "storage.nodes", "times storage.disks is less than storage.data + storage.parity");

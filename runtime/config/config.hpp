@@ -68,7 +68,7 @@ struct decode_section : ranks_section {
 /// How engines compute.
 struct engine_section {
   engine_section();
-  std::string isa, replay;
+  std::string kind, cost_model, isa, replay;
   bool speculation, plan_ahead;
   uint32_t max_draft;
 };

@@ -169,7 +169,13 @@ const section<engine_section>& engine_table() {
   static const section<s> table{
       "engine",
       "How engines compute.",
-      {choice<s>("isa", &s::isa, "auto", {"auto", "portable", "avx2", "avx512"},
+      {choice<s>(
+           "kind", &s::kind, "cpu", {"cpu", "cost"},
+           "cpu: the model runs on the CPU. cost: no weights are needed (config.json and tokenizer are); tokens come "
+           "from a hash of prompt and seed, and time from `cost_model`, for clusters larger than the machine."),
+       path<s>("cost_model", &s::cost_model,
+               "File of configs/sim/cost that says what steps take. Needed where `kind` is cost."),
+       choice<s>("isa", &s::isa, "auto", {"auto", "portable", "avx2", "avx512"},
                  "Vector instructions of the CPU operators. The answers are bitwise the same with all of them; auto "
                  "takes the fastest."),
        choice<s>("replay", &s::replay, "exact", {"exact", "bounded"},

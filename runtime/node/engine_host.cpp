@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/engine/cost_engine.hpp"
 #include "kernels/engine/cpu_engine.hpp"
 #include "kernels/ep/local_group.hpp"
 #include "kernels/model/damage.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/cost_file.hpp"
+#include "runtime/node/open_model.hpp"
 #include "runtime/node/roles.hpp"
 #include "runtime/transport/process_transport.hpp"
 
@@ -86,7 +89,13 @@ void engine_host::stop() {
 
 result<std::string> engine_host::load() {
   const nanoseconds begin = steady_clock().now();
-  TROUPE_TRY(model_, kernels::load_model(options_.model));
+  if (options_.engine.kind == "cost") {
+    TROUPE_TRY(model_, kernels::load_cost_outline(options_.model));
+    TROUPE_TRY(cost_, config::load_cost_model(options_.engine.cost_model));
+    timer_ = kernels::make_live_timer();
+  } else {
+    TROUPE_TRY(model_, kernels::load_model(options_.model));
+  }
   if (auto damage = kernels::find_damage(model_->files, kernels::damage_scan::light); !damage.empty())
     return fail(errc::corrupt, "{}; fetch the files again (`troupe doctor --model {}` reads every tensor)",
                 kernels::damage_text(damage), options_.model);
@@ -105,12 +114,12 @@ result<std::string> engine_host::load() {
     t.deadline = options_.transport.peer_deadline;
     TROUPE_TRY(transport_, transport::make_process_transport(t));
     TROUPE_TRY(pages_, transport_->allocate(size_t{limits_.pages} * model_->plan.page_bytes));
-    place_bytes_ = kernels::handoff_bytes(*model_);
+    place_bytes_ = cost_ ? kernels::cost_state_bytes : kernels::handoff_bytes(*model_);
     if (limits_.handoffs > 0) {
       TROUPE_TRY(states_, transport_->allocate(size_t{limits_.handoffs} * place_bytes_));
       memory_ = {transport_->address(), pages_->descriptor().encode(), states_->descriptor().encode()};
     }
-    if (options_.snapshots > 0) {
+    if (options_.snapshots > 0 && !cost_) {
       TROUPE_TRY(snapshots_, transport_->allocate(options_.snapshots * model_->plan.snapshot_bytes()));
       snapshot_memory_ = {transport_->address(), snapshots_->descriptor().encode()};
       limits_.snapshots = options_.snapshots;
@@ -139,7 +148,9 @@ result<std::unique_ptr<kernels::ep::group>> engine_host::make_group(const actors
   if (me == view.members.end())
     return fail(errc::invalid_argument, "group view {} of {} does not hold rank {}", view.epoch.value, view.group,
                 options_.index);
-  auto shape = kernels::engine_group_shape(*model_, limits_, count);
+  // Engines without weights exchange headers only.
+  auto shape = cost_ ? kernels::ep::group_shape{.ranks = count, .hidden = 1, .top_k = 1, .max_rows = 1}
+                     : kernels::engine_group_shape(*model_, limits_, count);
   if (count == 1) return kernels::ep::make_local_group(shape);
   kernels::ep::group_view v;
   v.epoch = view.epoch;
@@ -163,6 +174,10 @@ void engine_host::pull(const actors::transfer_grant& from, const std::vector<ker
         if (!r && r.error().code == errc::peer_lost) transport_->remove_peer(peer);
         if (!r) return done(std::move(r));
         const auto state = states_->bytes().subspan(size_t{place} * place_bytes_, place_bytes_);
+        if (cost_) {
+          auto ok = kernels::check_cost_state(engine_->facts(), rows, state);
+          return done(ok ? std::move(r) : result<uint64_t>(fail(ok.error())));
+        }
         auto head = kernels::head_of(*model_, engine_->facts(), rows, state);
         done(head ? std::move(r) : result<uint64_t>(fail(head.error())));
       });
@@ -218,6 +233,26 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
       kernels::initial_placement(*model_, static_cast<uint32_t>(view.members.size()), options_.rank.redundant_experts,
                                  kernels::first_placement_version(view.epoch));
   if (engine_) return engine_->regroup(std::move(group), std::move(placement));
+  auto sink = [gate = gate_](kernels::step_result r) {
+    std::lock_guard lock(gate->mutex);
+    if (gate->sink) gate->sink(std::move(r));
+  };
+  if (cost_) {
+    kernels::cost_engine_config c;
+    c.outline = model_;
+    c.model = cost_;
+    c.timer = timer_;
+    c.limits = limits_;
+    if (pages_) c.pages = pages_->bytes();
+    if (states_) c.handoff = states_->bytes();
+    c.group = std::move(group);
+    c.placement = std::move(placement);
+    c.replay_mode = options_.engine.replay;
+    c.adaptive_drafts = true;
+    TROUPE_TRY(engine_, kernels::make_cost_engine(std::move(c), std::move(sink)));
+    engine_pointer_.store(engine_.get(), std::memory_order_release);
+    return {};
+  }
   kernels::cpu_engine_config c;
   c.weights = model_;
   c.limits = limits_;
@@ -230,19 +265,22 @@ result<void> engine_host::regroup_now(const actors::group_view& view) {
   c.split.window = options_.rank.split_window;
   c.replay_mode = options_.engine.replay;
   c.adaptive_drafts = true;
-  TROUPE_TRY(engine_, kernels::make_cpu_engine(std::move(c), [gate = gate_](kernels::step_result r) {
-               std::lock_guard lock(gate->mutex);
-               if (gate->sink) gate->sink(std::move(r));
-             }));
+  TROUPE_TRY(engine_, kernels::make_cpu_engine(std::move(c), std::move(sink)));
   engine_pointer_.store(engine_.get(), std::memory_order_release);
   return {};
 }
 
-result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit) {
-  TROUPE_TRY(auto model, kernels::load_model(folder));
+result<kernels::model_facts> read_facts(const config::settings& s, const std::string& name, uint32_t limit) {
+  TROUPE_TRY(auto model, open_model(s));
   kernels::engine_limits limits;
   limits.max_context = usable_context(model->config, limit);
-  TROUPE_TRY(auto facts, kernels::cpu_model_facts(*model, limits, ""));
+  kernels::model_facts facts;
+  if (s.engine.kind == "cost") {
+    TROUPE_TRY(auto cost, config::load_cost_model(s.engine.cost_model));
+    TROUPE_TRY(facts, kernels::cost_model_facts(*model, *cost, limits, ""));
+  } else {
+    TROUPE_TRY(facts, kernels::cpu_model_facts(*model, limits, ""));
+  }
   facts.name = name;
   return facts;
 }

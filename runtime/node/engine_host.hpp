@@ -13,8 +13,10 @@
 
 #include "actors/serving/rank_host.hpp"
 #include "kernels/engine/snapshot_pull.hpp"
+#include "kernels/engine/step_timer.hpp"
 #include "kernels/ep/transport_group.hpp"
 #include "kernels/model/model.hpp"
+#include "policies/step_cost.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/transport/transport.hpp"
 
@@ -77,6 +79,8 @@ class engine_host final : public actors::rank_host {
 
   // Of the host's thread.
   std::shared_ptr<const kernels::model> model_;
+  std::shared_ptr<const policies::cost_model> cost_;  // engine.kind is cost: model_ has no weights
+  std::shared_ptr<kernels::step_timer> timer_;        // of such an engine
   std::unique_ptr<transport::transport> transport_;
   transport::region_ptr pages_;              // the engine's KV pages; constant once `open` has called back
   transport::region_ptr states_;             // places of sequences that come from or go to other engines
@@ -99,8 +103,8 @@ class engine_host final : public actors::rank_host {
   std::thread thread_;
 };
 
-/// What schedulers and the gateway need to know about the checkpoint in `folder`, without an engine: `name` for
-/// clients, `max_context` the smaller of the model's and `limit`.
-result<kernels::model_facts> read_facts(const std::string& folder, const std::string& name, uint32_t limit);
+/// What schedulers and the gateway need to know about the model of a cluster, without an engine: `name` for clients,
+/// `max_context` the smaller of the model's and `limit`.
+result<kernels::model_facts> read_facts(const config::settings& s, const std::string& name, uint32_t limit);
 
 }  // namespace troupe::node

@@ -73,7 +73,7 @@ result<std::unique_ptr<front>> front::start(const config::settings& s, uint32_t 
   std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
   const uint32_t context =
       s.prefill.ranks > 0 ? std::min(s.prefill.max_context, s.decode.max_context) : s.decode.max_context;
-  TROUPE_TRY(auto facts, read_facts(s.model.path, name, context));
+  TROUPE_TRY(auto facts, read_facts(s, name, context));
   TROUPE_TRY(auto blocks, cache_scheme(s));
   TROUPE_TRY(auto recipe, load_recipe(s.model));
   gateway::options options = server_options(s.front, index, name);

@@ -166,7 +166,7 @@ class local_generator final : public gateway::generator {
 result<std::unique_ptr<gateway::generator>> make_local_generator(config::settings s, nanoseconds ready_within) {
   s.decode.ranks = s.decode.ep = 1;
   std::string name = s.model.name.empty() ? std::filesystem::path(s.model.path).filename().string() : s.model.name;
-  TROUPE_TRY(auto facts, read_facts(s.model.path, name, s.decode.max_context));
+  TROUPE_TRY(auto facts, read_facts(s, name, s.decode.max_context));
   auto g = std::make_unique<local_generator>(std::move(s), std::move(facts));
   if (auto ok = g->start(ready_within); !ok) return fail(ok.error());
   return g;

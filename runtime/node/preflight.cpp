@@ -7,7 +7,9 @@
 
 #include "kernels/model/config.hpp"
 #include "kernels/model/model.hpp"
+#include "runtime/config/cost_file.hpp"
 #include "runtime/gateway/keys.hpp"
+#include "runtime/node/open_model.hpp"
 #include "runtime/recipe/recipe.hpp"
 
 namespace troupe::node {
@@ -88,7 +90,9 @@ std::vector<config::problem> check_all(const config::settings& s, const std::str
     bad("model.path", fmt::format("there is no folder {}", s.model.path));
     return out;
   }
-  if (auto model = kernels::load_model(s.model.path); !model) bad("model.path", model.error().message);
+  if (auto model = open_model(s); !model) bad("model.path", model.error().message);
+  if (s.engine.kind == "cost")
+    if (auto cost = config::load_cost_model(s.engine.cost_model); !cost) bad("engine.cost_model", cost.error().message);
   if (!s.model.tokenizer.empty()) {
     if (auto t = recipe::tokenizer::load(s.model.tokenizer); !t) bad("model.tokenizer", t.error().message);
   } else if (auto r = recipe::recipe::load(s.model.path); !r) {

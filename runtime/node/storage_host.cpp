@@ -12,12 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "kernels/model/model.hpp"
 #include "kv/index/rocks_db.hpp"
 #include "kv/index/sweep.hpp"
 #include "kv/store/directory.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
+#include "runtime/node/open_model.hpp"
 #include "runtime/node/store_options.hpp"
 #include "runtime/transport/process_transport.hpp"
 
@@ -92,8 +92,9 @@ result<void> check_same(const std::string& file, const node_facts& is, const nod
 
 // Bytes of a window snapshot of the model; 0 for a store that is not a model's.
 result<uint64_t> snapshot_size(const config::settings& s) {
+  if (s.engine.kind == "cost") return 0;
   if (!s.storage.fingerprint.empty() && s.storage.block_tokens != 0) return 0;
-  TROUPE_TRY(auto model, kernels::load_model(s.model.path));
+  TROUPE_TRY(auto model, open_model(s));
   return model->plan.snapshot_bytes();
 }
 

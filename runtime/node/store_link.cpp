@@ -1,8 +1,8 @@
 #include "runtime/node/store_link.hpp"
 
-#include "kernels/model/model.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
+#include "runtime/node/open_model.hpp"
 #include "runtime/node/store_options.hpp"
 #include "runtime/transport/process_transport.hpp"
 
@@ -18,7 +18,7 @@ constexpr uint64_t link_window = 16ull << 20;   // bytes being read, and being w
 result<std::optional<kv::hash_scheme>> cache_scheme(const config::settings& s) {
   if (!s.cache.enabled || s.storage.nodes == 0) return std::optional<kv::hash_scheme>{};
   TROUPE_TRY(auto scheme, storage_scheme(s));
-  TROUPE_TRY(auto model, kernels::load_model(s.model.path));
+  TROUPE_TRY(auto model, open_model(s));
   if (scheme.block_tokens != model->config.sliding_window) {
     log::warn("prompts are not cached: the store has blocks of {} tokens, the model pages of {}", scheme.block_tokens,
               model->config.sliding_window);

@@ -2,7 +2,7 @@
 
 #include <openssl/sha.h>
 
-#include "kernels/model/model.hpp"
+#include "runtime/node/open_model.hpp"
 
 namespace troupe::node {
 namespace {
@@ -66,10 +66,10 @@ result<kv::hash_scheme> storage_scheme(const config::settings& s) {
   std::string fingerprint = s.storage.fingerprint;
   uint32_t tokens = s.storage.block_tokens;
   if (fingerprint.empty() || tokens == 0) {
-    TROUPE_TRY(auto model, kernels::load_model(s.model.path));
+    TROUPE_TRY(auto model, open_model(s));
     if (tokens == 0) tokens = model->config.sliding_window;
     if (fingerprint.empty()) {
-      TROUPE_TRY(fingerprint, kernels::fingerprint(*model, "cpu f32", s.engine.replay));
+      TROUPE_TRY(fingerprint, model_fingerprint(s, *model));
     }
   }
   scheme.block_tokens = tokens;

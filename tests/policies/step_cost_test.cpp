@@ -8,7 +8,7 @@
 
 #include "policies/registry.hpp"
 #include "runtime/base/rng.hpp"
-#include "runtime/sim/cost_file.hpp"
+#include "runtime/config/cost_file.hpp"
 
 namespace troupe::policies {
 namespace {
@@ -74,7 +74,7 @@ TEST(step_cost, tables_are_interpolated) {
 
 // More of anything never takes less time, in the released model's file.
 TEST(step_cost, monotone) {
-  const auto m = sim::load_cost_model(TROUPE_SOURCE_DIR "/configs/sim/cost/v41-flash.yaml");
+  const auto m = config::load_cost_model(TROUPE_SOURCE_DIR "/configs/sim/cost/v41-flash.yaml");
   ASSERT_TRUE(m) << m.error().message;
   const uint64_t seed = 11;
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -124,8 +124,8 @@ TEST(step_cost, monotone) {
 }
 
 TEST(step_cost, published_points_are_met) {
-  for (const char* file : {"v41-flash.yaml"}) {
-    const auto check = sim::check_cost_file(std::string(TROUPE_SOURCE_DIR "/configs/sim/cost/") + file);
+  for (const char* file : {"v41-flash.yaml", "mini-cpu.yaml"}) {
+    const auto check = config::check_cost_file(std::string(TROUPE_SOURCE_DIR "/configs/sim/cost/") + file);
     ASSERT_TRUE(check) << check.error().message;
     EXPECT_FALSE(check->points.empty()) << file;
     for (const auto& [p, r] : check->points)
@@ -136,7 +136,7 @@ TEST(step_cost, published_points_are_met) {
 
 // The drafts of 60 sequences: what was published of them, by the acceptance model alone.
 TEST(step_cost, acceptance_is_a_pure_function_of_seed_and_position) {
-  const auto m = sim::load_cost_model(TROUPE_SOURCE_DIR "/configs/sim/cost/v41-flash.yaml");
+  const auto m = config::load_cost_model(TROUPE_SOURCE_DIR "/configs/sim/cost/v41-flash.yaml");
   ASSERT_TRUE(m) << m.error().message;
   const acceptance_model& a = (*m)->acceptance;
   uint64_t sum = 0, accepted = 0;
@@ -166,13 +166,13 @@ TEST(step_cost, files_name_line_and_key) {
         {"name: y\n", "f:3:1: name: the key appears twice"},
         {"", "neither encoder layers"},
         {"fixed:\n  step: 3\n", "fixed.step"}}) {
-    const auto l = sim::read_cost_text(good + b.text, "f");
+    const auto l = config::read_cost_text(good + b.text, "f");
     ASSERT_FALSE(l.problems.empty()) << b.text;
     EXPECT_NE(l.problems[0].text().find(b.message), std::string::npos) << l.problems[0].text();
   }
-  EXPECT_NE(sim::read_cost_text("name: x\nformat: troupe-cost-9\n", "f").problems[0].text().find("f:2:9: format"),
+  EXPECT_NE(config::read_cost_text("name: x\nformat: troupe-cost-9\n", "f").problems[0].text().find("f:2:9: format"),
             std::string::npos);
-  EXPECT_EQ(sim::load_cost_model("/nonexistent").error().code, errc::invalid_argument);
+  EXPECT_EQ(config::load_cost_model("/nonexistent").error().code, errc::invalid_argument);
 }
 
 TEST(step_cost, from_the_shell) {

@@ -354,6 +354,37 @@ TEST(up, experts_move_while_it_serves_and_the_text_stays) {
   EXPECT_EQ(c.stop(SIGTERM), 0) << c.output();
 }
 
+// engine.kind: cost. The folder has no weights; the same request gives the same text, whoever runs it.
+TEST(up, engines_without_weights_serve_the_same_text_in_any_layout) {
+  temporary_folder model;
+  for (const char* file : {"config.json", "tokenizer.json"})
+    std::filesystem::copy_file(tiny + "/" + file, model.path + "/" + file);
+  const std::vector<std::string> cost{"engine.kind=cost", "model.path=" + model.path, "model.name=tiny-v41",
+                                      "engine.cost_model=" TROUPE_SOURCE_DIR "/configs/sim/cost/v41-flash.yaml"};
+  const json asked = completion("Once upon a time, in a far away land, there was a troupe", 40);
+  std::vector<std::string> texts;
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"prefill.ranks=2", "decode.ranks=4", "decode.ep=4"},
+        std::vector<std::string>{"prefill.ranks=0", "decode.ranks=1", "decode.ep=1"}}) {
+    auto overrides = cost;
+    overrides.insert(overrides.end(), layout.begin(), layout.end());
+    live_cluster c(overrides, true, layout[0].back() == '2' ? 8 : 3);
+    ASSERT_TRUE(c.ready) << c.output();
+    for (int i = 0; i < 2; ++i) {
+      auto r = cli::fetch(request(c, "/v1/completions", asked));
+      ASSERT_TRUE(r) << r.error().message;
+      ASSERT_EQ(r->status, 200) << r->body << c.output();
+      const json answer = json::parse(r->body);
+      EXPECT_EQ(answer["usage"]["completion_tokens"], 40);
+      texts.push_back(answer["choices"][0]["text"]);
+    }
+    EXPECT_EQ(c.stop(SIGINT), 0) << c.output();
+    EXPECT_THAT(c.left_over(), IsEmpty());
+  }
+  EXPECT_FALSE(texts[0].empty());
+  for (const auto& t : texts) EXPECT_EQ(t, texts[0]);
+}
+
 TEST(up, a_model_that_is_not_there_is_named_and_everything_stops) {
   live_cluster c({"model.path=/nonexistent/model"});
   EXPECT_FALSE(c.ready);

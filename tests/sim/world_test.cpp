@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/log.hpp"
-#include "runtime/sim/cost_file.hpp"
+#include "runtime/config/cost_file.hpp"
 #include "runtime/sim/run.hpp"
 
 namespace troupe::sim {
@@ -23,7 +23,7 @@ run_options small(uint64_t seed, uint64_t requests) {
   if (!s) ADD_FAILURE() << s.error().message;
   o.settings = *s;
   o.seed = seed;
-  auto cost = load_cost_model(o.settings.sim.cost);
+  auto cost = config::load_cost_model(o.settings.sim.cost);
   if (!cost) ADD_FAILURE() << cost.error().message;
   o.cost = *cost;
   o.workload.seed = 7;  // the requests are the same whatever the seed of the run

@@ -8,7 +8,7 @@
 #include "policies/step_cost.hpp"
 #include "runtime/config/schema.hpp"
 
-namespace troupe::sim {
+namespace troupe::config {
 
 /// Rates of one rank's hardware, by the data sheet.
 struct hardware_sheet {
@@ -43,7 +43,7 @@ struct cost_sheet {
 const config::section<hardware_sheet>& hardware_table();
 const config::section<efficiency_sheet>& efficiency_table();
 const config::section<fixed_sheet>& fixed_table();
-const config::section<model_sheet>& model_table();
+const config::section<model_sheet>& cost_model_table();
 const config::section<policies::kv_sizes>& kv_table();
 const config::section<policies::expert_skew>& skew_table();
 const config::section<policies::cost_model>& tokens_table();
@@ -56,4 +56,4 @@ void fill_rates(const cost_sheet& sheet, policies::step_rates& rates);
 /// "0.284" -> 284,000 millionths; 0 to 1, at most six decimals.
 result<uint32_t> parse_fraction(const std::string& text);
 
-}  // namespace troupe::sim
+}  // namespace troupe::config

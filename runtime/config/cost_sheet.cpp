@@ -1,12 +1,10 @@
-#include "runtime/sim/cost_sheet.hpp"
+#include "runtime/config/cost_sheet.hpp"
 
-#include "runtime/sim/cost_file.hpp"
+#include "runtime/config/cost_file.hpp"
 
-namespace troupe::sim {
+namespace troupe::config {
 namespace {
 
-using config::field;
-using config::section;
 __extension__ using wide = unsigned __int128;
 
 // Digits with at most `decimals` behind a point, as a whole number of the smallest step.
@@ -198,7 +196,7 @@ const section<fixed_sheet>& fixed_table() {
   return table;
 }
 
-const section<model_sheet>& model_table() {
+const section<model_sheet>& cost_model_table() {
   using s = model_sheet;
   static const section<s> table{
       "model",
@@ -382,10 +380,10 @@ void fill_rates(const cost_sheet& c, policies::step_rates& r) {
 
 std::string cost_markdown() {
   std::string out = "| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
-  out += rows_of(hardware_table()) + rows_of(efficiency_table()) + rows_of(fixed_table()) + rows_of(model_table()) +
-         rows_of(kv_table()) + rows_of(skew_table()) + rows_of(tokens_table()) + rows_of(fabric_table()) +
-         rows_of(point_table());
+  out += rows_of(hardware_table()) + rows_of(efficiency_table()) + rows_of(fixed_table()) +
+         rows_of(cost_model_table()) + rows_of(kv_table()) + rows_of(skew_table()) + rows_of(tokens_table()) +
+         rows_of(fabric_table()) + rows_of(point_table());
   return out;
 }
 
-}  // namespace troupe::sim
+}  // namespace troupe::config

@@ -1,4 +1,4 @@
-#include "runtime/sim/cost_file.hpp"
+#include "runtime/config/cost_file.hpp"
 
 #include <yaml-cpp/yaml.h>
 
@@ -7,13 +7,11 @@
 #include <iterator>
 #include <set>
 
+#include "runtime/config/cost_sheet.hpp"
 #include "runtime/config/schema.hpp"
-#include "runtime/sim/cost_sheet.hpp"
 
-namespace troupe::sim {
+namespace troupe::config {
 namespace {
-
-using config::section;
 
 constexpr const char* format_name = "troupe-cost-1";
 
@@ -155,7 +153,7 @@ struct reader {
       } else if (key == "fixed") {
         map(value, fixed_table(), sheet.fixed, key);
       } else if (key == "model") {
-        map(value, model_table(), sheet.model, key);
+        map(value, cost_model_table(), sheet.model, key);
       } else if (key == "kv") {
         map(value, kv_table(), m.kv, key);
       } else if (key == "skew") {
@@ -268,4 +266,4 @@ result<cost_check> check_cost_file(const std::string& file) {
   return out;
 }
 
-}  // namespace troupe::sim
+}  // namespace troupe::config

@@ -11,7 +11,7 @@
 #include "policies/step_cost.hpp"
 #include "runtime/config/config.hpp"
 
-namespace troupe::sim {
+namespace troupe::config {
 
 /// A file, and every mistake in it; the model is usable only when there is none.
 struct loaded_cost {
@@ -41,4 +41,4 @@ result<cost_check> check_cost_file(const std::string& file);
 /// Every key of the format as a Markdown table, for docs/simulate.md.
 std::string cost_markdown();
 
-}  // namespace troupe::sim
+}  // namespace troupe::config
