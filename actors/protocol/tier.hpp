@@ -23,8 +23,9 @@
 
 namespace troupe::actors {
 
-/// Keeps a snapshot: entry_bytes at `offset` of the region. Refusals: exhausted (too many are being read or written),
-/// corrupt (what was pulled is not what was promised), invalid_argument, peer_lost.
+/// Keeps a snapshot: entry_bytes at `offset` of the region. One that is there already is renewed and not pulled again.
+/// Refusals: exhausted (too many are being read or written), corrupt (what was pulled is not what was promised),
+/// invalid_argument, peer_lost.
 struct tier_put {
   uint64_t request = 0;  // who takes it, unique over all fronts; of one request only the newest stay
   kv::block_hash at;     // the block at whose end it was taken

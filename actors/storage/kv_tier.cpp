@@ -96,6 +96,10 @@ class kv_tier_state {
     if (m.bytes != options_.tier.entry_bytes)
       return refuse({errc::invalid_argument, fmt::format("snapshot tier: an entry of {} bytes where {} are set",
                                                          m.bytes, options_.tier.entry_bytes)});
+    if (entries_->with([&](kv::snapshot_tier& t, nanoseconds now) { return t.renew(m.request, m.at, now); })) {
+      p.deliver(ack{});  // another request has left the same bytes
+      return p;
+    }
     auto remote = transport::remote_region::decode(m.region);
     if (!remote) return refuse(to_status(remote.error()));
     watch(sender);

@@ -75,8 +75,7 @@ result<void> snapshot_tier::put(uint64_t request, const block_hash& at, std::spa
   if (bytes.size() != options_.entry_bytes)
     return fail(errc::invalid_argument, "snapshot tier: an entry of {} bytes where {} are set", bytes.size(),
                 options_.entry_bytes);
-  place p;
-  if (visible(at, now, &p)) return keep(request, at, p, now), result<void>{};
+  if (renew(request, at, now)) return {};
   TROUPE_TRY(const auto room, begin(now));
   std::memcpy(room.bytes.data(), bytes.data(), bytes.size());
   return finish(room.id, request, at, crc32c(bytes), now);
@@ -89,6 +88,13 @@ result<snapshot_room> snapshot_tier::begin(nanoseconds now) {
   const uint64_t id = next_pin_++;
   writing_.emplace(id, p);
   return snapshot_room{id, {bytes_of(p), options_.entry_bytes}};
+}
+
+bool snapshot_tier::renew(uint64_t request, const block_hash& at, nanoseconds now) {
+  place p;
+  if (!visible(at, now, &p)) return false;
+  keep(request, at, p, now);
+  return true;
 }
 
 void snapshot_tier::abandon(uint64_t room) {

@@ -64,6 +64,8 @@ class snapshot_tier {
   /// `crc`: of the bytes, for readers. Where the hash has an entry already, that one is renewed and the room given
   /// back. Errors: invalid_argument (no such room).
   result<void> finish(uint64_t room, uint64_t request, const block_hash& at, uint32_t crc, nanoseconds now);
+  /// As put, where the hash has an entry already: nothing needs to be copied. False: there is none.
+  bool renew(uint64_t request, const block_hash& at, nanoseconds now);
   /// Gives room back unused; unknown ones are ignored.
   void abandon(uint64_t room);
 

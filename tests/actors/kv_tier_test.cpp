@@ -135,6 +135,8 @@ TEST_F(kv_tier_test, a_snapshot_is_kept_found_and_read) {
   EXPECT_EQ(r.memory_bytes, 4 * entry);
   self->send(tier.actor, tier_close{o.ticket});
   EXPECT_EQ(ask<tier_report>(tier_query{}).reading, 0u);
+  EXPECT_TRUE(put(9, 5, 1).ok()) << "it is there: nobody pulls it again";
+  EXPECT_EQ(ask<tier_report>(tier_query{}).refused, 1u);
   EXPECT_EQ(ask<tier_opened>(tier_open{hash(4)}).outcome.code, errc::not_found);
   // Two requests more than there is room for: what was used longest ago goes.
   for (uint8_t n = 10; n < 14; ++n) EXPECT_TRUE(put(n, n).ok());
