@@ -68,7 +68,9 @@ TEST(fleet_config, what_is_allowed_and_probably_not_meant_is_noted) {
   } rows[] = {
       {{}, {}},
       {{"storage.nodes=6"}, {}},
-      {{"storage.nodes=2"}, {"storage.nodes: 2 nodes hold up to 6 of an extent's 12 shards"}},
+      {{"storage.nodes=2"},
+       {"storage.nodes: 2 nodes hold up to 6 of an extent's 12 shards",
+        "storage.nodes: 12 targets hold extents of 12 shards"}},
       {{"storage.nodes=12", "storage.disks=1"}, {"storage.nodes: 12 targets hold extents of 12 shards"}},
       {{"storage.block_tokens=64"}, {"storage.block_tokens: the store has blocks of 64 tokens"}},
       {{"storage.block_tokens=64", "cache.enabled=false"}, {}},
