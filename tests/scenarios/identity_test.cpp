@@ -65,6 +65,10 @@ std::vector<std::string> overrides_of(const layout& l, const checkpoint& m, cons
                                fmt::format("decode.ranks={}", l.ep),
                                fmt::format("decode.ep={}", l.ep),
                                fmt::format("decode.pages={}", pages),
+                               "cluster.lost_after=120s",  // a machine that stands still for a while loses no rank
+                               "cluster.connection_timeout=120s",
+                               "transport.peer_deadline=60s",
+                               "transport.step_deadline=60s",
                                "decode.handoffs=32",
                                "prefill.handoffs=32",
                                fmt::format("engine.speculation={}", l.drafts),

@@ -153,10 +153,12 @@ class stream_call final : public call, public std::enable_shared_from_this<strea
     const auto& choice = choices->front();
     if (const auto f = choice.find("finish_reason"); f != choice.end() && f->is_string()) finish_seen_ = true;
     const bool text = choice.contains("text") && choice["text"].is_string() && choice["text"] != "";
-    // An id is the position of the last token: tokens that make no text yet are counted with those after them.
+    // An id is the position of the last token, at the end one more: tokens that make no text yet are counted with those
+    // after them.
     uint32_t fresh = text ? 1 : 0;
     if (event.id) {
-      const uint64_t all = *event.id + 1 - std::min<uint64_t>(*event.id + 1, request_.prompt_tokens);
+      const uint64_t all = std::min<uint64_t>(*event.id + 1 - std::min<uint64_t>(*event.id + 1, request_.prompt_tokens),
+                                              request_.answer_tokens);
       fresh = all > result_.tokens ? static_cast<uint32_t>(all - result_.tokens) : 0;
     }
     if (fresh == 0) return;

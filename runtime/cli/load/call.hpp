@@ -15,12 +15,13 @@ namespace troupe::cli {
 
 /// What to ask for, and how the client behaves.
 struct call_request {
-  config::address server;             // an IP address
-  std::string body, api_key;          // body: JSON for /v1/completions, with "stream": true
-  nanoseconds silence{0};             // longest wait for the connection, the answer, or its next byte
-  uint32_t prompt_tokens = 0;         // as the body has it
-  std::optional<uint32_t> leaves_at;  // closes the connection when it has so many tokens of the answer
-  bool slow = false;                  // reads 256 bytes every 20 ms, with as small a receive buffer as there is
+  config::address server;               // an IP address
+  std::string body, api_key;            // body: JSON for /v1/completions, with "stream": true
+  nanoseconds silence{0};               // longest wait for the connection, the answer, or its next byte
+  uint32_t prompt_tokens = 0;           // as the body has it
+  uint32_t answer_tokens = UINT32_MAX;  // the most that the body asks for
+  std::optional<uint32_t> leaves_at;    // closes the connection when it has so many tokens of the answer
+  bool slow = false;                    // reads 256 bytes every 20 ms, with as small a receive buffer as there is
 };
 
 /// How a call ended.

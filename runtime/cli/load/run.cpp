@@ -88,6 +88,7 @@ class load_player {
     q.silence = target_.silence;
     q.body = completion_body(r, target_, prompt, plan_.options().seed);
     q.prompt_tokens = r.input_tokens;
+    q.answer_tokens = r.output_tokens;
     q.leaves_at = r.leaves_at;
     q.slow = r.slow;
     ++out_.sent;
