@@ -37,6 +37,7 @@ class cost_core final : public cost_member, public std::enable_shared_from_this<
   void end_step(const cost_step& step) override;
   void group_over(const result<void>& why, const std::vector<uint32_t>& suspects) override;
   std::shared_ptr<const ep::placement> placement_in_force() const override { return moves_.active(); }
+  bool sits_in(const cost_group& group) const override { return seat_ && &seat_->of() == &group; }
 
  private:
   struct slot_state {

@@ -41,6 +41,7 @@ class seat_impl final : public cost_seat {
   std::vector<uint32_t> suspects() const override { return {}; }
   void attach(std::weak_ptr<cost_member> member) override;
   void leave() override;
+  const cost_group& of() const override;
   std::shared_ptr<const ep::placement> intern(ep::placement placement) override;
 
  private:
@@ -171,6 +172,9 @@ class group_impl final : public cost_group, public std::enable_shared_from_this<
     const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const member& m) { return m.shows_up(); });
     if (all) return true;
     at_ = phase::waiting;
+    // Nobody is there to notice that the others are not: who comes back goes on with the step.
+    if (std::none_of(ranks_.begin(), ranks_.end(), [](const member& m) { return m.there && !m.frozen && !m.left; }))
+      return false;
     later(deadline_, [this, ticket = ++ticket_] {
       if (at_ != phase::waiting || ticket != ticket_) return;
       std::vector<uint32_t> missing;
@@ -190,8 +194,10 @@ class group_impl final : public cost_group, public std::enable_shared_from_this<
     if (!all_there()) return;
     cost_step step;
     step.ranks = static_cast<uint32_t>(ranks_.size());
-    for (const member& m : ranks_)
-      if (m.left || m.member.expired()) return finish({}, {});
+    for (const member& m : ranks_) {
+      const auto rank = m.member.lock();
+      if (m.left || !rank || !rank->sits_in(*this)) return finish({}, {});
+    }
     uint32_t slowest = 0;
     std::shared_ptr<const ep::placement> places;
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
@@ -265,17 +271,16 @@ class group_impl final : public cost_group, public std::enable_shared_from_this<
     at_ = phase::over;
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
       if (ranks_[r].frozen || std::count(suspects.begin(), suspects.end(), r)) continue;
-      if (auto m = ranks_[r].member.lock()) {
-        ranks_[r].member.reset();
-        m->group_over(why, suspects);
-      }
+      const auto m = ranks_[r].member.lock();
+      ranks_[r].member.reset();
+      if (m && m->sits_in(*this)) m->group_over(why, suspects);
     }
   }
 
   // A rank that comes when its group has ended without it: to it, all others are gone.
   void missed(uint32_t rank) {
     auto m = ranks_[rank].member.lock();
-    if (!m) return;
+    if (!m || !m->sits_in(*this)) return;
     ranks_[rank].member.reset();
     std::vector<uint32_t> others;
     for (uint32_t r = 0; r < ranks_.size(); ++r)
@@ -307,6 +312,7 @@ void seat_impl::wake() { group_->wake(); }
 void seat_impl::end() { group_->abandon(rank_); }
 void seat_impl::attach(std::weak_ptr<cost_member> member) { group_->attach(rank_, std::move(member)); }
 void seat_impl::leave() { group_->leave(rank_); }
+const cost_group& seat_impl::of() const { return *group_; }
 std::shared_ptr<const ep::placement> seat_impl::intern(ep::placement placement) {
   return group_->intern(std::move(placement));
 }

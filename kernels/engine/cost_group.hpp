@@ -46,6 +46,8 @@ struct cost_step {
   std::shared_ptr<const expert_use> use;  // null where the model has no experts
 };
 
+class cost_group;
+
 /// One of the ranks, as the group sees it; implemented by cost_engine. All calls come from the timer.
 class cost_member {
  public:
@@ -60,6 +62,8 @@ class cost_member {
   virtual void group_over(const result<void>& why, const std::vector<uint32_t>& suspects) = 0;
   /// The placement in force on this rank.
   virtual std::shared_ptr<const ep::placement> placement_in_force() const = 0;
+  /// Whether its seat is one of this group. It changes groups between two steps, also while the old group runs.
+  virtual bool sits_in(const cost_group& group) const = 0;
 };
 
 /// A place in a cost_group. Destroying it without leave() looks to the others like a rank that does not show up.
@@ -70,6 +74,8 @@ class cost_seat : public ep::group {
   virtual void attach(std::weak_ptr<cost_member> member) = 0;
   /// Says that this rank takes part in no further step.
   virtual void leave() = 0;
+  /// Whose seat it is.
+  virtual const cost_group& of() const = 0;
   /// The same placement as another rank of the group has given, if there is one that is equal.
   virtual std::shared_ptr<const ep::placement> intern(ep::placement placement) = 0;
 };

@@ -102,14 +102,18 @@ void load::arrive() {
 
 void load::attempt(const std::shared_ptr<request>& r) {
   auto fronts = world_.fronts();
-  if (fronts.empty()) return again(r, options_.retry, errc::unavailable, "no front is up");
   // A conversation stays with its front; another attempt goes to another one.
-  auto& front = *fronts[(r->what.conversation + r->attempt) % fronts.size()];
+  auto* front = fronts.empty() ? nullptr : fronts[(r->what.conversation + r->attempt) % fronts.size()];
   const bool first = r->front == 0;
-  r->front = log_.actor(front.name);
+  r->front = log_.actor(front ? front->name : "clients");
   if (first)
     log_.record(happened::request_submitted(world_.now(), r->front, r->what.index, r->out.input, r->out.wanted,
                                             static_cast<uint64_t>(r->what.traffic), r->what.tenant));
+  if (!front) {  // nobody takes the connection: it waits as long as for a cluster that is full
+    again(r, options_.retry, errc::exhausted, "no front is up");
+    ++r->out.refusals;
+    return;
+  }
   log_.record(happened::request_placed(world_.now(), r->front, r->what.index, r->attempt, pool_kind::front, 0, 0));
   actors::client_submit m;
   m.id = fmt::format("{}.{}", r->what.index, r->attempt);
@@ -122,7 +126,7 @@ void load::attempt(const std::shared_ptr<request>& r) {
   m.stop.max_tokens = r->out.wanted;
   m.stop.ignore_eos = true;
   m.sink = std::make_shared<sink>(*this, r);
-  world_.submit(front, std::move(m));
+  world_.submit(*front, std::move(m));
 }
 
 void load::event(const std::shared_ptr<request>& r, uint32_t attempt, actors::client_event e) {
@@ -189,7 +193,6 @@ void load::end(const std::shared_ptr<request>& r, bool finished, errc why) {
   for (auto t : r->answer) h = mix(h, static_cast<uint32_t>(t));
   r->out.tokens_hash = h;
   finished_ += finished ? 1 : 0;
-  if (r->front == 0) r->front = log_.actor("clients");
   const auto how = finished ? request_end::finished : request_end::failed;
   if (finished)
     log_.record(happened::prefix_matched(world_.now(), r->front, r->what.index, r->chain.size(),

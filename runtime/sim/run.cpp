@@ -82,7 +82,8 @@ class sampler {
     auto s = world_.status();
     if (!s) return;
     const auto director = log_.actor("director");
-    log_.record(happened::epoch_seen(world_.now(), director, epoch_kind::cluster, 0, s->view.epoch.value, 0));
+    // The term is what fences an older director; the cluster epoch may be the one of the cluster that it takes over.
+    log_.record(happened::epoch_seen(world_.now(), director, epoch_kind::cluster, 0, s->view.term.value, 0));
     for (const auto& g : s->view.groups)
       log_.record(happened::epoch_seen(world_.now(), director, epoch_kind::group, log_.actor("group " + g.group),
                                        g.epoch.value, s->view.epoch.value));

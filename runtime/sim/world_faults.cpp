@@ -22,9 +22,10 @@ void world::forget(world_node& n) {
 void world::kill(world_node& n, crash_kind how) {
   if (!n.running) return;
   const bool silent = how == crash_kind::silent;
+  // Engines first: ending the actors would stop them in good order, and the group would hear that a rank leaves.
+  if (n.parts) n.parts->crash(silent ? nanoseconds::max() : process_end_noticed);
   net_->crash(n.number, how);
   plane_->kill(n.number, silent);
-  if (n.parts) n.parts->crash(silent ? nanoseconds::max() : process_end_noticed);
   forget(n);
   n.slowness = 1;
   net_->faults().slow(n.number, 1);

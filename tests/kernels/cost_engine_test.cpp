@@ -450,6 +450,22 @@ TEST(cost_group, a_rank_that_stops_is_not_lost) {
   EXPECT_EQ(w.tokens(0).size(), 4u);
 }
 
+TEST(cost_group, a_rank_that_has_gone_on_is_not_touched_by_its_old_group) {
+  group_world w;
+  ASSERT_TRUE(w.open(0) && (w.timer->run(), true) && w.decode(0, 19));
+  w.timer->run(w.timer->now() + std::chrono::microseconds(200));  // in the middle of some step
+  w.engines[3]->stop();
+  auto alone = w.make(1);
+  ASSERT_TRUE(w.engines[0]->regroup(std::move(*alone->seat(0)), initial_placement(*cost_outline(), 1)));
+  w.timer->run(w.timer->now() + std::chrono::milliseconds(1));
+  alone->freeze(0);  // nobody is there to miss it
+  w.timer->run(w.timer->now() + std::chrono::seconds(60));
+  alone->thaw(0);
+  w.timer->run();
+  EXPECT_EQ(w.tokens(0).size(), 20u);
+  for (const step_result& r : w.results[0]) EXPECT_EQ(r.failure, errc{}) << r.failure_text;
+}
+
 TEST(cost_group, placements_flip_together_and_matter) {
   group_world w;
   ASSERT_TRUE(w.open(0));

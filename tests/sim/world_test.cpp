@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <vector>
@@ -91,6 +92,21 @@ TEST(sim_world, a_lost_rank_and_a_lost_storage_node_change_no_answer) {
   auto report = run(std::move(o));
   EXPECT_TRUE(report.summary.without_effect.empty());
   EXPECT_EQ(answers(report), calm);
+}
+
+// Every kind of fault that can be drawn, from many seeds: whatever breaks, every request ends once, with its own
+// tokens, epochs grow, and the cluster serves again.
+TEST(sim_world, drawn_faults_break_no_promise) {
+  const char* wanted = std::getenv("TROUPE_LONG");
+  const uint64_t seeds = wanted && *wanted == '1' ? 10'000 : 30;
+  for (uint64_t seed = 1; seed <= seeds && !HasFailure(); ++seed) {
+    auto o = small(seed, 0);
+    o.workload.seed = seed;
+    o.workload.duration = std::chrono::seconds(seeds > 30 ? 120 : 30);
+    o.length = o.workload.duration;
+    o.swarm = true;
+    (void)run(std::move(o));
+  }
 }
 
 TEST(sim_world, blocks_of_earlier_turns_are_hit) {
