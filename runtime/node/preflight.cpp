@@ -35,6 +35,10 @@ std::vector<config::problem> check_files(const config::settings& s, const std::s
     if (auto keys = gateway::key_ring::load(s.front.api_keys); !keys)
       out.push_back({file, 0, 0, "front.api_keys", keys.error().message});
   }
+  if (s.engine.kind == "cost") {
+    if (auto cost = config::load_cost_model(s.engine.cost_model); !cost)
+      out.push_back({file, 0, 0, "engine.cost_model", cost.error().message});
+  }
   std::error_code ec;
   if (!std::filesystem::is_directory(s.model.path, ec)) {
     out.push_back({file, 0, 0, "model.path", fmt::format("there is no folder {}", s.model.path)});
@@ -91,8 +95,6 @@ std::vector<config::problem> check_all(const config::settings& s, const std::str
     return out;
   }
   if (auto model = open_model(s); !model) bad("model.path", model.error().message);
-  if (s.engine.kind == "cost")
-    if (auto cost = config::load_cost_model(s.engine.cost_model); !cost) bad("engine.cost_model", cost.error().message);
   if (!s.model.tokenizer.empty()) {
     if (auto t = recipe::tokenizer::load(s.model.tokenizer); !t) bad("model.tokenizer", t.error().message);
   } else if (auto r = recipe::recipe::load(s.model.path); !r) {

@@ -138,6 +138,10 @@ TEST(sim_invariants, each_fires_on_what_breaks_it_and_only_then) {
              request_ended(at(14), front, 2, request_end::finished, 0), queue_length(at(99), front, 0, 0, 1)}),
        then({faults_over(at(10), at(5)), request_submitted(at(11), front, 2, 1, 1, 0, 0),
              request_ended(at(14), front, 1, request_end::finished, 0), queue_length(at(99), front, 0, 0, 1)})},
+      {i::serves_again,
+       then({faults_over(at(10), at(5)), request_ended(at(14), front, 1, request_end::finished, 0),
+             queue_length(at(99), front, 0, 0, 1)}),
+       then({faults_over(at(10), at(5)), queue_length(at(15), front, 0, 0, 1), queue_length(at(16), front, 0, 0, 1)})},
   };
   std::vector<bool> seen(invariants);
   for (size_t k = 0; k < table.size(); ++k) {

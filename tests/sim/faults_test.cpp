@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -234,7 +235,8 @@ TEST(sim_fault_driver, partitions_name_the_other_side) {
 TEST(sim_swarm, draws_every_kind_within_its_rules) {
   std::map<fault_kind, int> kinds;
   size_t faults = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  const uint64_t seeds = std::getenv("TROUPE_LONG") ? 10'000 : 300;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const auto p = draw_swarm(seed, twelve, minutes(2));
     ASSERT_EQ(p, draw_swarm(seed, twelve, minutes(2))) << seed;
     ASSERT_EQ(parsed(print_fault_plan(p)), p) << seed;
@@ -259,9 +261,9 @@ TEST(sim_swarm, draws_every_kind_within_its_rules) {
     ASSERT_TRUE(d.over());
   }
   EXPECT_EQ(kinds.size(), fault_kinds);
-  EXPECT_GT(faults, 300u * 3);
-  EXPECT_LT(faults, 300u * 30);
-  std::printf("%.1f faults a run\n", static_cast<double>(faults) / 300);
+  EXPECT_GT(faults, seeds * 3);
+  EXPECT_LT(faults, seeds * 30);
+  std::printf("%.1f faults a run\n", static_cast<double>(faults) / static_cast<double>(seeds));
   // A cluster without storage and with single nodes has what can hit it.
   const cluster_shape small{{0, 1, 1, 1, 1, 0, 0}};
   for (uint64_t seed = 1; seed <= 50; ++seed)

@@ -42,11 +42,13 @@ run_summary made_run(uint64_t seed = 1) {
     log.record(prefix_matched(t, front, r, 7, 3, 1'000, 256));
     log.record(request_placed(t, front, r, 0, pool_kind::decode, rank, r));
     log.record(pool_load(t, pool_kind::decode, 4, r, 1));
-    if (k == 20) log.record(fault_began(t, rank, 0, static_cast<uint64_t>(fault_kind::kill), 5, 2));
     if (k == 40) log.record(fault_ended(t, rank, 0)), log.record(fault_recovered(t, 0, milliseconds(1'500)));
     log.record(request_tokens(t + milliseconds(200), front, r, 0, 0, 1));
-    for (int64_t i = 1; i <= 10; ++i)
+    for (int64_t i = 1; i <= 10; ++i) {
+      if (k == 20 && i == 3)
+        log.record(fault_began(t + milliseconds(225), rank, 0, static_cast<uint64_t>(fault_kind::kill), 5, 2));
       log.record(request_tokens(t + milliseconds(200) + i * each, front, r, 0, static_cast<uint64_t>(i), 1));
+    }
     log.record(request_ended(t + milliseconds(810), front, r, request_end::finished, 11));
     log.record(step(t + milliseconds(900), rank, 0, pool_kind::decode, milliseconds(500), milliseconds(500), 4, 11));
     log.record(bytes_moved(t + milliseconds(900), rank, byte_kind::handoff, 1'000));
@@ -79,9 +81,11 @@ TEST(sim_summary, counts_what_happened) {
   EXPECT_NEAR(j["pools"]["decode"]["achieved_over_balanced"].get<double>(), 0.125, 0.002);
   EXPECT_EQ(j["bytes"]["handoff"], 100'000);
   EXPECT_EQ(j["faults"]["list"][0]["name"], "lost");
-  EXPECT_EQ(j["faults"]["list"][0]["began_s"], 20.0);
+  EXPECT_EQ(j["faults"]["list"][0]["began_s"], 20.225);
   EXPECT_EQ(j["faults"]["list"][0]["recovered_after_ms"], 1'500.0);
   EXPECT_EQ(j["faults"]["recovery_ms"]["kill"]["count"], 1);
+  EXPECT_EQ(j["faults"]["list"][0]["streams"], 1);
+  EXPECT_EQ(j["faults"]["list"][0]["silence_ms"], 5.0);
   EXPECT_EQ(j["faults"]["without_effect"].size(), 1u);
   EXPECT_TRUE(j["violation"].is_null());
   // 4 ranks for 100 s at 2 $ an hour; 0.1 M input tokens of which 25.6 % hit, 1,100 output tokens.

@@ -125,13 +125,14 @@ std::string tables_of(const run_summary& s) {
               fmt::format("{:.3f}", s.account.cost_per_output_mtoken)});
   out += "</table>\n";
   if (s.faults.empty()) return out;
-  out += "<h2>Faults</h2>\n<table>\n" +
-         row({"fault", "kind", "target", "began", "ended", "effect seen", "recovered after"}, "th");
+  out += "<h2>Faults</h2>\n<table>\n" + row({"fault", "kind", "target", "began", "ended", "effect seen",
+                                             "recovered after", "streams", "longest silence"},
+                                            "th");
   constexpr size_t most = 500;
   for (size_t i = 0; i < std::min(most, s.faults.size()); ++i) {
     const auto& f = s.faults[i];
-    out += row(
-        {f.name, f.kind, f.target, time_text(f.began), time_text(f.ended), time_text(f.seen), time_text(f.recovered)});
+    out += row({f.name, f.kind, f.target, time_text(f.began), time_text(f.ended), time_text(f.seen),
+                time_text(f.recovered), std::to_string(f.streams), time_text(f.silence)});
   }
   out += "</table>\n";
   if (s.faults.size() > most) out += fmt::format("<p>and {} more</p>\n", s.faults.size() - most);
@@ -179,7 +180,8 @@ std::string html_report(const run_summary& s) {
       "input tokens.</p>\n<p>In steps: rank time inside steps over ranks times run. Achieved over balanced: cost-model "
       "work done in the middle 80 % of the run over ranks times that time.</p>\n<p>Recovered after: from a fault's "
       "begin "
-      "until the cluster served as before.</p>\n</body></html>\n",
+      "until the cluster served as before. Longest silence: of the streams that were getting tokens at its begin, the "
+      "longest wait from then on for the next token or the end.</p>\n</body></html>\n",
       static_cast<double>(s.about.slo_first_token.count()) / 1e6,
       static_cast<double>(s.about.slo_per_token.count()) / 1e6);
   return out;

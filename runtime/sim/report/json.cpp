@@ -27,7 +27,7 @@ json time_or_null(int64_t ns) { return ns < 0 ? json(nullptr) : json(s_of(ns)); 
 
 json faults_json(const run_summary& s) {
   json list = json::array();
-  std::map<std::string, std::vector<int64_t>> by_kind;
+  std::map<std::string, std::vector<int64_t>> by_kind, silences;
   for (const auto& f : s.faults) {
     list.push_back({{"name", f.name},
                     {"kind", f.kind},
@@ -35,15 +35,25 @@ json faults_json(const run_summary& s) {
                     {"began_s", time_or_null(f.began)},
                     {"ended_s", time_or_null(f.ended)},
                     {"effect_seen_s", time_or_null(f.seen)},
-                    {"recovered_after_ms", f.recovered < 0 ? json(nullptr) : json(ms(f.recovered))}});
+                    {"recovered_after_ms", f.recovered < 0 ? json(nullptr) : json(ms(f.recovered))},
+                    {"streams", f.streams},
+                    {"silence_ms", f.silence < 0 ? json(nullptr) : json(ms(f.silence))}});
     if (f.recovered >= 0) by_kind[f.kind].push_back(f.recovered);
+    if (f.silence >= 0) silences[f.kind].push_back(f.silence);
   }
   json kinds = json::object();
   for (auto& [kind, times] : by_kind) kinds[kind] = quantiles_json(quantiles_of(times));
+  json quiet = json::object();
+  for (auto& [kind, times] : silences) quiet[kind] = quantiles_json(quantiles_of(times));
   json out;
   out["count"] = s.faults.size();
   out["without_effect"] = s.without_effect;
+  out["definition"] =
+      "recovered_after: from the begin until the cluster served as before; streams: requests that were getting tokens "
+      "at "
+      "the begin; silence: the longest wait of one of them from then on for its next token or its end";
   out["recovery_ms"] = std::move(kinds);
+  out["silence_ms"] = std::move(quiet);
   out["list"] = std::move(list);
   return out;
 }

@@ -29,19 +29,27 @@ quantiles quantiles_of(std::vector<int64_t>& values) {
 
 summary_builder::summary_builder(summary_options options) { out_.about = std::move(options); }
 
+void summary_builder::went_on(open_request& r, int64_t at_ns) {
+  for (const uint32_t k : r.waits)
+    out_.faults[k].silence = std::max(out_.faults[k].silence, at_ns - out_.faults[k].began);
+  r.waits.clear();
+}
+
 void summary_builder::on(const event& e) {
   auto& s = out_;
   const auto& v = e.v;
-  s.virtual_ns = std::max(s.virtual_ns, e.at);
+  if (e.kind == event_kind::run_started) start_ = e.at;
+  const int64_t at_ns = std::max<int64_t>(0, e.at - start_);
+  s.virtual_ns = std::max(s.virtual_ns, at_ns);
   switch (e.kind) {
     case event_kind::request_submitted:
       ++s.submitted, s.input_tokens += v[1];
-      open_[v[0]].submitted = e.at;
-      s.over_time.at(e.at).arrived += 1;
+      open_[v[0]].submitted = at_ns;
+      s.over_time.at(at_ns).arrived += 1;
       break;
     case event_kind::prefix_matched: {
       s.asked_blocks += v[1], s.hit_blocks += v[2], s.matched_tokens += v[3], s.hit_tokens += v[4];
-      auto& bin = s.over_time.at(e.at);
+      auto& bin = s.over_time.at(at_ns);
       bin.asked_tokens += static_cast<double>(v[3]), bin.hit_tokens += static_cast<double>(v[4]);
       break;
     }
@@ -51,24 +59,26 @@ void summary_builder::on(const event& e) {
       break;
     case event_kind::request_tokens: {
       s.output_tokens += v[3];
-      s.over_time.at(e.at).tokens += static_cast<double>(v[3]);
+      s.over_time.at(at_ns).tokens += static_cast<double>(v[3]);
       if (const auto at = open_.find(v[0]); at != open_.end()) {
-        if (at->second.first < 0) at->second.first = e.at;
-        at->second.last = e.at, at->second.tokens += v[3];
+        if (at->second.first < 0) at->second.first = at_ns;
+        at->second.last = at_ns, at->second.tokens += v[3];
+        went_on(at->second, at_ns);
       }
       break;
     }
     case event_kind::request_ended: {
       const auto at = open_.find(v[0]);
       if (at == open_.end()) break;
-      const auto r = at->second;
+      went_on(at->second, at_ns);
+      const auto r = std::move(at->second);
       open_.erase(at);
       if (v[1] == static_cast<uint64_t>(request_end::failed)) ++s.failed;
       if (v[1] == static_cast<uint64_t>(request_end::cancelled)) ++s.cancelled;
       if (v[1] != static_cast<uint64_t>(request_end::finished)) break;
       ++s.finished;
-      s.over_time.at(e.at).finished += 1;
-      whole_.push_back(e.at - r.submitted);
+      s.over_time.at(at_ns).finished += 1;
+      whole_.push_back(at_ns - r.submitted);
       if (r.first < 0) break;
       const int64_t first = r.first - r.submitted;
       const int64_t each = r.tokens > 1 ? (r.last - r.first) / static_cast<int64_t>(r.tokens - 1) : 0;
@@ -84,7 +94,7 @@ void summary_builder::on(const event& e) {
       const double rank_ns = static_cast<double>(v[3]) * static_cast<double>(v[4]);
       ++pool.steps, pool.tokens += v[5], pool.rank_ns += rank_ns;
       if (auto& most = pool.ranks_of[v[0]]; v[4] > most) pool.most_ranks += v[4] - most, most = v[4];
-      s.over_time.add_step(p, e.at - static_cast<int64_t>(v[3]), e.at, static_cast<double>(v[2]), rank_ns);
+      s.over_time.add_step(p, at_ns - static_cast<int64_t>(v[3]), at_ns, static_cast<double>(v[2]), rank_ns);
       break;
     }
     case event_kind::bytes_moved:
@@ -92,7 +102,7 @@ void summary_builder::on(const event& e) {
       break;
     case event_kind::pool_load:
       if (v[0] < 4) {
-        auto& bin = s.over_time.at(e.at);
+        auto& bin = s.over_time.at(at_ns);
         bin.ready[v[0]] = v[1], bin.waiting[v[0]] = v[2], bin.running[v[0]] = v[3];
       }
       break;
@@ -102,14 +112,16 @@ void summary_builder::on(const event& e) {
       auto& f = s.faults[v[0]];
       if (v[1] < fault_kinds) f.kind = to_string(static_cast<fault_kind>(v[1]));
       if (v[2] < node_roles) f.target = format_node({static_cast<node_role>(v[2]), static_cast<uint32_t>(v[3])});
-      f.name = f.kind + "-" + std::to_string(v[0]), f.began = e.at;
+      f.name = f.kind + "-" + std::to_string(v[0]), f.began = at_ns;
+      for (auto& [id, r] : open_)
+        if (r.first >= 0) r.waits.push_back(static_cast<uint32_t>(v[0])), ++f.streams;
       break;
     }
     case event_kind::fault_ended:
-      if (v[0] < s.faults.size()) s.faults[v[0]].ended = e.at;
+      if (v[0] < s.faults.size()) s.faults[v[0]].ended = at_ns;
       break;
     case event_kind::fault_seen:
-      if (v[0] < s.faults.size() && s.faults[v[0]].seen < 0) s.faults[v[0]].seen = e.at;
+      if (v[0] < s.faults.size() && s.faults[v[0]].seen < 0) s.faults[v[0]].seen = at_ns;
       break;
     case event_kind::fault_recovered:
       if (v[0] < s.faults.size()) s.faults[v[0]].recovered = static_cast<int64_t>(v[1]);
@@ -125,8 +137,7 @@ void summary_builder::faults(const std::vector<fault_outcome>& outcomes, std::ve
   for (size_t i = 0; i < outcomes.size(); ++i) {
     auto& f = out_.faults[i];
     f.name = outcomes[i].name, f.kind = to_string(outcomes[i].kind), f.target = format_node(outcomes[i].target);
-    if (outcomes[i].seen && f.seen < 0) f.seen = outcomes[i].seen->count();
-    if (outcomes[i].ended && f.ended < 0) f.ended = outcomes[i].ended->count();  // done at once: there is no event
+    if (outcomes[i].ended && f.ended < 0) f.ended = f.began;  // done at once: there is no event
   }
 }
 

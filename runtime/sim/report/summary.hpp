@@ -47,6 +47,8 @@ struct fault_summary {
   std::string name, kind, target;
   int64_t began = -1, ended = -1, seen = -1;  // ns; -1: not
   int64_t recovered = -1;                     // ns from begin until the cluster served as before; -1: not reported
+  uint64_t streams = 0;                       // requests that were getting tokens when it began
+  int64_t silence = -1;  // longest wait of one of them, from then on, for its next token or its end
 };
 
 /// The whole.
@@ -69,7 +71,8 @@ struct run_summary {
   timeline over_time;
 };
 
-/// Builds it. Memory: 24 bytes per finished request, about 100 per open one, and the timeline.
+/// Builds it; times count from the event run_started. Memory: 24 bytes per finished request, about 100 per open one,
+/// and the timeline.
 class summary_builder : public event_sink {
  public:
   explicit summary_builder(summary_options options);
@@ -83,13 +86,18 @@ class summary_builder : public event_sink {
   struct open_request {
     int64_t submitted = 0, first = -1, last = 0;
     uint64_t tokens = 0, attempt = 0;
+    std::vector<uint32_t> waits;  // faults that began since its last token
   };
   struct pool_sums {
     uint64_t steps = 0, tokens = 0, most_ranks = 0;
     double rank_ns = 0;
     std::unordered_map<uint64_t, uint64_t> ranks_of;  // group -> most ranks
   };
+  // Tokens or the end of a request came.
+  void went_on(open_request& r, int64_t at_ns);
+
   run_summary out_;
+  int64_t start_ = 0;  // of the run, in event time: times of the summary count from it
   std::unordered_map<uint64_t, open_request> open_;
   std::vector<int64_t> first_token_, per_token_, whole_;
   std::array<pool_sums, 2> pools_;
