@@ -108,6 +108,7 @@ void cost_host::regroup(const actors::group_view& view, std::function<void(resul
 
 result<void> cost_host::enter(const actors::group_view& view, const std::shared_ptr<kernels::cost_group>& group) {
   group_ = group;
+  members_ = static_cast<uint32_t>(view.members.size());
   if (frozen_) group_->freeze(place_);
   if (slow_permille_ != 1000) group_->slow(place_, slow_permille_);
   TROUPE_TRY(auto seat, group->seat(place_));

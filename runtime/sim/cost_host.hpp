@@ -98,6 +98,8 @@ class cost_host final : public actors::rank_host {
 
   size_t node() const { return node_; }
   const actors::role_assignment& seat() const { return seat_; }
+  /// Ranks of the group that it steps with now.
+  uint32_t members() const { return members_; }
 
  private:
   void later(nanoseconds d, std::function<void()> f);
@@ -119,7 +121,7 @@ class cost_host final : public actors::rank_host {
   transport::region_ptr pages_, states_;
   actors::peer_memory memory_;
   std::shared_ptr<kernels::cost_group> group_;
-  uint32_t place_ = 0;  // in the group
+  uint32_t place_ = 0, members_ = 0;  // in the group; of it
   bool frozen_ = false;
   uint32_t slow_permille_ = 1000;
   std::unique_ptr<kernels::engine> engine_;

@@ -17,10 +17,9 @@ class step_events {
     if (r.failure != errc{} || r.rows == 0) return;
     const auto& seat = host.seat();
     auto& g = groups_[seat.group];
-    if (g.step != r.step || g.regroups != r.regroups) {
+    // The ranks of a group end a step at one time; their own counts of steps differ when one has joined later.
+    if (g.at != now) {
       flush(g);
-      g.step = r.step;
-      g.regroups = r.regroups;
       g.pool = seat.what == actors::role::prefill ? pool_kind::prefill : pool_kind::decode;
       g.name = seat.group;
     }
@@ -28,7 +27,7 @@ class step_events {
     g.took = std::max(g.took, r.times.total);
     g.most = std::max(g.most, r.rows);
     g.rows += r.rows;
-    g.ranks = seat.ranks;
+    g.ranks = host.members();
     if (g.pool == pool_kind::prefill) g.tokens += r.rows;
     if (g.pool == pool_kind::decode)
       for (const auto& s : r.sequences) g.tokens += s.tokens.size();
@@ -40,7 +39,7 @@ class step_events {
  private:
   struct group {
     std::string name;
-    uint64_t step = 0, regroups = 0, rows = 0, tokens = 0;
+    uint64_t rows = 0, tokens = 0;
     uint32_t most = 0, ranks = 0;
     int64_t took = 0;
     pool_kind pool = pool_kind::decode;
