@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "actors/cluster/director_state.hpp"
-#include "policies/phi.hpp"
 #include "policies/seat_choice.hpp"
+#include "policies/silence.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 
@@ -206,20 +206,16 @@ void director_state::check_members() {
   for (auto number : silent) lose(number, "no heartbeat");
 }
 
-// Not before lost_after, however regular a node was; one that comes late all the time is waited for longer, to three
-// times lost_after.
 bool director_state::gone(const member& n, nanoseconds at) const {
-  if (at - n.heard <= options_.lost_after) return false;
-  if (at - n.heard > 3 * options_.lost_after) return true;
-  policies::phi_input in;
+  if (at - n.heard <= options_.lost_after) return false;  // what the policy says, without its cost
+  policies::silence_input in;
   in.heartbeats_ms = n.beats_ms;
-  in.now_ms = in.heartbeats_ms.back() + static_cast<double>(to_ms(at - n.heard));
+  in.silent_ms = static_cast<double>(to_ms(at - n.heard));
   in.interval_ms = static_cast<double>(to_ms(options_.heartbeat));
-  // A regular heartbeat is accepted so late that the verdict falls at lost_after.
-  in.pause_ms = std::max(0.0, static_cast<double>(to_ms(options_.lost_after)) - 1.75 * in.interval_ms);
-  const auto plan = policies::plan_phi(in);
+  in.lost_after_ms = std::max(static_cast<double>(to_ms(options_.lost_after)), 3 * in.interval_ms);
+  const auto plan = policies::plan_silence(in);
   TROUPE_CHECK(plan, "the director's own times: {}", plan.error().message);
-  return plan->verdict == policies::phi_verdict::down;
+  return plan->lost;
 }
 
 heartbeat_reply director_state::heard(const heartbeat& m) {

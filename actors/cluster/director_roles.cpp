@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "actors/cluster/director_state.hpp"
-#include "policies/role_plan.hpp"
+#include "policies/role_move.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::actors {
@@ -23,12 +23,11 @@ void director_state::loaded(const pool_load& m) {
   }
 }
 
-// One rank at a time, and only towards a role that needs more: an idle rank is as good where it is.
 void director_state::plan_changes() {
   const auto t = now(self_);
   if (t - planned_ < options_.changes.every) return;
   planned_ = t;
-  policies::role_plan_input in;
+  policies::role_move_input in;
   uint32_t least = 0;
   for (auto& p : pools_) {
     if (p.since_change != UINT32_MAX) ++p.since_change;
@@ -37,6 +36,7 @@ void director_state::plan_changes() {
     policies::role_load r;
     r.least = p.least;
     r.most = 0;
+    in.movable.push_back(0);
     for (const auto& s : seats_) {
       if (s.assignment.what != p.what) continue;
       ++r.most;
@@ -46,58 +46,50 @@ void director_state::plan_changes() {
       const auto& roles = it->second.entry.roles;
       if (!s.open || roles.empty() || roles.front().state != role_state::ready) return;
       ++r.units;
+      in.movable.back() += it->second.wanted_seat.empty();
     }
     least += r.least;
     r.rate = p.rate;
     r.queued = p.queued;
     r.since_change = p.since_change;
-    in.units += r.units;
-    in.roles.push_back(r);
+    in.plan.units += r.units;
+    in.plan.roles.push_back(r);
   }
-  uint32_t spares = 0;
-  for (const auto& [number, n] : members_) spares += n.entry.roles.empty() && n.wanted_seat.empty();
-  in.units += spares;
-  if (in.units < least) return;
-  const auto plan = policies::plan_roles(in);
-  TROUPE_CHECK(plan, "the director's own counts: {}", plan.error().message);
-  size_t grows = SIZE_MAX;
-  for (size_t i = 0; i < pools_.size(); ++i)
-    if (plan->units[i] > in.roles[i].units) grows = i;
-  if (grows == SIZE_MAX) return;
-  if (spares == 0) {
-    const size_t other = 1 - grows;
-    if (plan->units[other] >= in.roles[other].units || !close_one(pools_[other].what)) return;
-    pools_[other].since_change = 0;
+  for (const auto& [number, n] : members_) in.spares += n.entry.roles.empty() && n.wanted_seat.empty();
+  in.plan.units += in.spares;
+  if (in.plan.units < least) return;  // too few are there: whoever joins gets an empty seat
+  const auto move = policies::plan_role_move(in);
+  TROUPE_CHECK(move, "the director's own counts: {}", move.error().message);
+  if (!move->to) return;
+  if (move->from) {
+    close_one(pools_[*move->from].what);
+    pools_[*move->from].since_change = 0;
   }
-  if (!open_one(pools_[grows].what)) return;
-  pools_[grows].since_change = 0;
-  note(fmt::format("roles change: prefill and decode {}", plan->reason));
+  open_one(pools_[*move->to].what);
+  pools_[*move->to].since_change = 0;
+  note(fmt::format("roles change: prefill and decode {}", move->reason));
   seat_spares();
   changed();
 }
 
-bool director_state::open_one(role what) {
-  for (auto& s : seats_) {
-    if (s.assignment.what != what || s.node.value) continue;
-    return s.open = true;
-  }
-  return false;
+void director_state::open_one(role what) {
+  const auto s = std::find_if(seats_.begin(), seats_.end(),
+                              [&](const seat& x) { return x.assignment.what == what && !x.node.value; });
+  TROUPE_CHECK(s != seats_.end(), "no empty seat of role {}, though the plan is within them", to_string(what));
+  s->open = true;
 }
 
 // The last rank that was not started for its seat.
-bool director_state::close_one(role what) {
-  for (auto s = seats_.rbegin(); s != seats_.rend(); ++s) {
-    auto it = members_.find(s->node);
-    if (s->assignment.what != what || !s->open || it == members_.end() || !it->second.wanted_seat.empty()) continue;
-    s->open = false;
-    const auto& n = it->second;
-    const auto drain = std::max<int64_t>(1, to_ms(options_.changes.drain));
-    tell(self_, n.agent, assign_roles{epoch_, n.entry.inc, {}, term_, drain});
-    note(
-        fmt::format("node {} '{}' leaves {} for another role", n.entry.node.value, n.entry.name, s->assignment.seat()));
-    return true;
-  }
-  return false;
+void director_state::close_one(role what) {
+  const auto s = std::find_if(seats_.rbegin(), seats_.rend(), [&](const seat& x) {
+    return x.assignment.what == what && x.node.value && members_.at(x.node).wanted_seat.empty();
+  });
+  TROUPE_CHECK(s != seats_.rend(), "no rank of role {} may move, though the plan says so", to_string(what));
+  s->open = false;
+  const auto& n = members_.at(s->node);
+  const auto drain = std::max<int64_t>(1, to_ms(options_.changes.drain));
+  tell(self_, n.agent, assign_roles{epoch_, n.entry.inc, {}, term_, drain});
+  note(fmt::format("node {} '{}' leaves {} for another role", n.entry.node.value, n.entry.name, s->assignment.seat()));
 }
 
 }  // namespace troupe::actors

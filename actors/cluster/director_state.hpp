@@ -86,8 +86,8 @@ class director_state {
   // -- roles that change with the load ------------------------------------------------------------------------------
   void loaded(const pool_load& m);
   void plan_changes();
-  bool open_one(role what);
-  bool close_one(role what);
+  void open_one(role what);
+  void close_one(role what);
 
   // -- taking over what runs ----------------------------------------------------------------------------------------
   join_reply rejoin(const rejoin_request& m);

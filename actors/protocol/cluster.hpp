@@ -40,8 +40,7 @@
 
 namespace troupe::actors {
 
-/// Counts directors: of two, the one with the higher term leads. Seconds of Unix time at its start, or what the
-/// coordination service counts.
+/// Counts directors: of two, the one with the higher term leads. Tenths of a second of Unix time at its start.
 using director_term = strong_id<struct director_term_tag>;
 
 /// What a process has to offer.

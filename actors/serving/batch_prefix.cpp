@@ -5,6 +5,7 @@
 #include "actors/serving/prefix_hit.hpp"
 #include "kv/extent/extent.hpp"
 #include "policies/read_race.hpp"
+#include "policies/snapshot_marks.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::actors {
@@ -48,21 +49,15 @@ snapshot_key batch::snapshot_at(const sequence& s, uint32_t blocks) const {
   return {s.prefix.chain.at(blocks - 1), s.prefix.chain.at((blocks - 1) / kv::slot_blocks * kv::slot_blocks)};
 }
 
-// Of a prompt the last three block boundaries, then each that decoding crosses: the newest three of a request are kept.
-// Behind a hit windows are right where its replay ends.
 void batch::ask_snapshots(const sequence& s, kernels::sequence_step& step) const {
   if (!cache_ || !s.prefix.active || limits_.snapshots == 0) return;
   const uint32_t w = facts_.window;
-  if (step.rows == 0) {
-    // A prompt whose last rows are under way will have committed them.
-    const uint32_t next = (std::max(s.committed, s.opened - 1) / w + 1) * w;
-    if (next <= s.committed + s.in_flight + 1 + draft_bound(s)) step.snapshots.push_back({next, 0});
-    return;
-  }
-  const uint32_t last = s.opened / w, from = last > 2 ? last - 2 : 1;
-  for (uint32_t b = from; b <= last; ++b)
-    if (b * w > step.position && b * w <= step.position + step.rows && b * w >= step.write_global_from)
-      step.snapshots.push_back({b * w, 0});
+  // A prompt whose last rows are under way will have committed them.
+  const auto marks = step.rows == 0
+                         ? policies::marks_of_decode(w, std::max(s.committed, s.opened - 1),
+                                                     s.committed + s.in_flight + 1 + draft_bound(s))
+                         : policies::marks_of_chunk(w, s.opened, step.position, step.rows, step.write_global_from);
+  for (uint32_t b = marks.first; b <= marks.last; ++b) step.snapshots.push_back({b * w, 0});
 }
 
 // `s`: null, or one that is no more, where nobody knows what they are of.
@@ -75,7 +70,7 @@ void batch::keep_snapshots(sequence* s, const kernels::sequence_result& r) {
     if (s && s->prefix.active && t.position <= s->known.size() && extend_chain(*s, blocks)) {
       w.request = s->origin;
       w.where = snapshot_at(*s, blocks);
-      if (blocks > 3) w.older = snapshot_at(*s, blocks - 3);
+      if (blocks > policies::snapshots_kept) w.older = snapshot_at(*s, blocks - policies::snapshots_kept);
     }
     snapshot_writes_.push_back(std::move(w));
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/engine/expert_moves.hpp"
+#include "kernels/engine/move_state.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::kernels {

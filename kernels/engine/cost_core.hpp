@@ -11,6 +11,7 @@
 #include "kernels/engine/cost_pages.hpp"
 #include "kernels/engine/cost_price.hpp"
 #include "kernels/engine/draft_control.hpp"
+#include "kernels/engine/draft_grants.hpp"
 #include "kernels/engine/plan_check.hpp"
 
 namespace troupe::kernels {
@@ -121,11 +122,7 @@ class cost_core final : public cost_member, public std::enable_shared_from_this<
   uint32_t drafted_ = 0, emitted_ = 0;
   step_result result_;  // of the running step, as far as it is known
   cost_step foreign_;
-  struct grant {
-    float chance;
-    uint32_t item;
-  };
-  std::vector<grant> grants_;
+  draft_grants grants_;
   std::optional<draft_control> control_;
   policies::confidence_rows at_hand_;
   draft_choice choice_;

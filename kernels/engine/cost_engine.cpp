@@ -4,7 +4,7 @@
 
 #include "kernels/engine/cost_core.hpp"
 #include "kernels/engine/cpu_engine.hpp"
-#include "kernels/engine/expert_moves.hpp"
+#include "kernels/engine/move_state.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe::kernels {

@@ -5,8 +5,7 @@
 
 #include "kernels/engine/cost_experts.hpp"
 #include "kernels/engine/cost_group.hpp"
-#include "kernels/engine/placement.hpp"
-#include "kernels/model/model.hpp"
+#include "kernels/engine/move_state.hpp"
 
 namespace troupe::kernels {
 
@@ -38,20 +37,15 @@ class cost_moves {
 
  private:
   std::shared_ptr<const ep::placement> kept(ep::placement p) const;
-  uint32_t copies_of(const ep::placement& p) const;
-  bool holds(const ep::placement& p, uint32_t layer, uint32_t expert) const;
+  uint32_t copies_of(const ep::placement& p, uint32_t rank) const;
+  bool holds(const ep::placement& p, uint32_t layer, uint32_t expert, uint32_t rank) const;
 
   const model& outline_;
   const expert_shape shape_;
-  const uint32_t slots_;
 
   mutable std::mutex mutex_;
   cost_seat* seat_ = nullptr;
-  std::shared_ptr<const ep::placement> active_, next_;
-  uint32_t ranks_ = 0, rank_ = 0, copies_ = 0;
-  uint64_t regroups_ = 0, flips_ = 0;
-  move_phase phase_ = move_phase::none;
-  uint32_t to_load_ = 0, loaded_ = 0, loads_per_step_ = 1;
+  move_state state_;
   // Since the last take; the rows become loads when they are taken.
   struct counted {
     uint64_t steps = 0, rows = 0, decoder_rows = 0, drafts = 0;

@@ -116,29 +116,15 @@ void cost_core::choose_drafts() {
   choice_ = control_->choose(o);
 }
 
-// As step_engine does: the budget goes to the drafts most likely to be accepted.
+// Gives the step's budget to the drafts most likely to be accepted.
 void cost_core::grant_drafts(uint32_t budget) {
   grants_.clear();
-  uint64_t all = 0;
-  for (const step_item& item : items_)
-    if (item.decode) all += most_drafts(slots_[item.slot]);
-  if (all <= budget) {
-    for (step_item& item : items_)
-      if (item.decode) item.drafts = most_drafts(slots_[item.slot]);
-    return;
-  }
-  if (budget == 0) return;
   for (uint32_t i = 0; i < items_.size(); ++i) {
     if (!items_[i].decode) continue;
     const slot_state& s = slots_[items_[i].slot];
-    float chance = 1;
-    for (uint32_t k = 0, most = most_drafts(s); k < most; ++k) {
-      chance *= s.confidences[k];
-      grants_.push_back({chance, i});
-    }
+    grants_.offer(i, std::span(s.confidences).first(most_drafts(s)));
   }
-  std::stable_sort(grants_.begin(), grants_.end(), [](const grant& a, const grant& b) { return a.chance > b.chance; });
-  for (size_t g = 0; g < grants_.size() && g < budget; ++g) ++items_[grants_[g].item].drafts;
+  for (const uint32_t item : grants_.choose(budget)) ++items_[item].drafts;
 }
 
 bool cost_core::wants_draft(const step_item& item) const {

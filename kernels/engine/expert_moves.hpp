@@ -4,15 +4,11 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/engine/placement.hpp"
+#include "kernels/engine/move_state.hpp"
 #include "kernels/ep/expert_table.hpp"
 #include "kernels/model/forward.hpp"
 
 namespace troupe::kernels {
-
-/// invalid_argument if `placement` does not give every expert of every MoE layer at least one copy on a rank below
-/// `ranks`; names layer and expert.
-result<void> check_placement(const model& m, const ep::placement& placement, uint32_t ranks);
 
 /// Thread rules: the functions of the first group from any thread, those of the second from the engine's thread.
 class expert_moves {
@@ -59,20 +55,14 @@ class expert_moves {
   const model& model_;
   operators& ops_;
   const place where_;
-  const uint32_t slots_;
   const ep::split_options split_;
 
   ep::expert_table table_;  // engine thread; replaced under mutex_
 
   mutable std::mutex mutex_;  // protects what follows
-  std::shared_ptr<const ep::placement> active_;
-  uint32_t ranks_ = 0, rank_ = 0, copies_ = 0;
-  uint64_t regroups_ = 0, flips_ = 0;
-  move_phase phase_ = move_phase::none;
-  std::shared_ptr<const ep::placement> next_;
+  move_state state_;
   ep::expert_table next_table_;
   std::vector<expert_at> to_load_;
-  uint32_t loaded_ = 0, loads_per_step_ = 1;
   expert_window window_;
 };
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/engine/draft_control.hpp"
+#include "kernels/engine/draft_grants.hpp"
 #include "kernels/engine/engine.hpp"
 #include "kernels/engine/expert_moves.hpp"
 #include "kernels/engine/plan_check.hpp"
@@ -176,11 +177,7 @@ class step_engine final : public engine {
   std::vector<draft_sequence> draft_sequences_;
   std::vector<token_id> drafts_;
   std::vector<float> confidences_;
-  struct grant {
-    float chance;
-    uint32_t item;
-  };
-  std::vector<grant> grants_;
+  draft_grants grants_;
   std::optional<draft_control> control_;  // empty: every plan's budget is used
   policies::confidence_rows at_hand_;
   draft_choice choice_;

@@ -106,21 +106,15 @@ void step_engine::observe_drafts(int64_t total_ns) {
   control_->observe(m);
 }
 
-// Gives the step's budget to the drafts most likely to be accepted: a draft's chance is the product of the confidences
-// up to it, so the best ones are prefixes by construction. Ties go to the earlier sequence.
+// Gives the step's budget to the drafts most likely to be accepted.
 void step_engine::grant_drafts(uint32_t budget) {
   grants_.clear();
   for (uint32_t i = 0; i < items_.size(); ++i) {
     if (!items_[i].decode) continue;
     const slot_state& s = slots_[items_[i].slot];
-    float chance = 1;
-    for (uint32_t k = 0, most = most_drafts(s); k < most; ++k) {
-      chance *= s.confidences[k];
-      grants_.push_back({chance, i});
-    }
+    grants_.offer(i, std::span(s.confidences).first(most_drafts(s)));
   }
-  std::stable_sort(grants_.begin(), grants_.end(), [](const grant& a, const grant& b) { return a.chance > b.chance; });
-  for (size_t g = 0; g < grants_.size() && g < budget; ++g) ++items_[grants_[g].item].drafts;
+  for (const uint32_t item : grants_.choose(budget)) ++items_[item].drafts;
 }
 
 bool step_engine::wants_draft(const step_item& item) const {

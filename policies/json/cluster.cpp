@@ -11,8 +11,10 @@
 #include "policies/json/fields.hpp"
 #include "policies/phi.hpp"
 #include "policies/recover.hpp"
+#include "policies/role_move.hpp"
 #include "policies/role_plan.hpp"
 #include "policies/seat_choice.hpp"
+#include "policies/silence.hpp"
 
 namespace troupe::policies {
 
@@ -371,6 +373,43 @@ struct json_fields<recover_answer> {
   }
 };
 
+template <>
+struct json_fields<role_move_input> {
+  static auto list() {
+    using t = role_move_input;
+    return std::tuple{required("plan", &t::plan, "as of role_plan; its units count the spares too"),
+                      optional("spares", &t::spares, "nodes without a role that may have any"),
+                      required("movable", &t::movable, "per role: ranks that may be taken from it")};
+  }
+};
+template <>
+struct json_fields<role_move> {
+  static auto list() {
+    using t = role_move;
+    return std::tuple{optional("to", &t::to, "role that gets a rank; none: nobody moves"),
+                      optional("from", &t::from, "role that gives it; none: a spare"),
+                      required("reason", &t::reason, "why")};
+  }
+};
+template <>
+struct json_fields<silence_input> {
+  static auto list() {
+    using t = silence_input;
+    return std::tuple{required("heartbeats_ms", &t::heartbeats_ms, "arrival times, ascending, at least one"),
+                      required("silent_ms", &t::silent_ms, "since the last of them"),
+                      optional("interval_ms", &t::interval_ms, "configured, between heartbeats"),
+                      optional("lost_after_ms", &t::lost_after_ms, "configured, at least three intervals")};
+  }
+};
+template <>
+struct json_fields<silence_plan> {
+  static auto list() {
+    using t = silence_plan;
+    return std::tuple{required("lost", &t::lost, "it is given up"), required("phi", &t::phi, "suspicion"),
+                      required("reason", &t::reason, "why")};
+  }
+};
+
 void add_cluster_entries(std::vector<policy_entry>& out) {
   out.push_back(
       make_entry<role_plan_input>("role_plan", "how many units serve as encoder, prefill and decode", plan_roles));
@@ -384,6 +423,8 @@ void add_cluster_entries(std::vector<policy_entry>& out) {
       "group_patience", "when a group that does not get going is given another view, or has failed",
       plan_group_patience));
   out.push_back(make_entry<phi_input>("phi", "suspicion of a silent node from its heartbeats", plan_phi));
+  out.push_back(make_entry<role_move_input>("role_move", "which rank changes its role next", plan_role_move));
+  out.push_back(make_entry<silence_input>("silence", "when a silent node is given up", plan_silence));
   out.push_back(
       make_entry<breaker_input>("breaker", "circuit breaker of one worker; counts worker faults only", plan_breaker));
   out.push_back(make_entry<recover_question>("resume_plan", "what to do with a request whose rank died", recover));

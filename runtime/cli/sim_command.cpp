@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -134,6 +136,12 @@ int run_one(const sim_options& o, const config::settings& s, uint64_t seed) {
     page << sim::html_report(report->summary);
     if (!summary.flush() || !page.flush()) return complain("sim", o.out + " cannot be written to", failed);
   }
+  const auto lost =
+      std::find_if(report->requests.begin(), report->requests.end(), [](const auto& r) { return !r.finished; });
+  if (lost != report->requests.end())
+    tell("{} of {} requests failed; the first, request {} of {} prompt tokens: {}\n", report->summary.failed,
+         report->requests.size(), lost->index, lost->input,
+         lost->failure_text.empty() ? to_string(lost->failure) : lost->failure_text);
   int code = ok;
   if (!report->violation.empty()) {
     complain("sim", report->violation, failed);
@@ -232,8 +240,10 @@ void add_sim(CLI::App& app, context& ctx) {
   auto* seed = c->add_option("--seed", o->seed, "Decides everything that is drawn [sim.seed]");
   c->add_option("--faults", o->faults, "Fault plan, or `swarm`: drawn from the seed [sim.faults]")->option_text("FILE");
   c->add_option("--out", o->out, "Folder for summary.json, report.html and events.msgpack")->option_text("DIR");
-  c->add_option("--repeat", o->repeat, "Run so many seeds, one after the other from --seed on");
-  c->add_option("--jobs", o->jobs, "Processes at once with --repeat")->check(CLI::Range(1, 1024));
+  seed->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
+  auto* repeat = c->add_option("--repeat", o->repeat, "Run so many seeds, one after the other from --seed on");
+  repeat->check(CLI::Range(1, 1'000'000'000));
+  c->add_option("--jobs", o->jobs, "Processes at once with --repeat")->check(CLI::Range(1, 1024))->needs(repeat);
   c->add_option("--check-cost", o->check_cost, "Only compare a cost model with what it was fitted to")
       ->option_text("FILE");
   c->add_option("--measure-cost", o->measure_cost, "Only measure a model on this machine and print its cost model")

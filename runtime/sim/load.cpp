@@ -162,7 +162,7 @@ void load::event(const std::shared_ptr<request>& r, uint32_t attempt, actors::cl
   if (e.failure == errc{}) {
     if (r->answer.size() != r->out.wanted && violation_.empty())
       violation_ = fmt::format("request {} ended with {} of {} tokens", r->what.index, r->answer.size(), r->out.wanted);
-    return end(r, true, {});
+    return end(r, true, {}, {});
   }
   const bool full = e.failure == errc::exhausted;
   again(r, std::max(options_.retry, nanoseconds(std::chrono::milliseconds(e.retry_after_ms))), e.failure,
@@ -170,25 +170,27 @@ void load::event(const std::shared_ptr<request>& r, uint32_t attempt, actors::cl
   if (full) ++r->out.refusals;
 }
 
-void load::again(const std::shared_ptr<request>& r, nanoseconds after, errc why, const std::string&) {
+void load::again(const std::shared_ptr<request>& r, nanoseconds after, errc why, const std::string& text) {
   const bool full = why == errc::exhausted;
-  const bool enough = full ? world_.now() - r->out.arrival > options_.patience
-                           : r->out.attempts - r->out.refusals >= options_.max_attempts;
+  const bool enough = full
+                          ? world_.now() - r->out.arrival > options_.patience
+                          : why == errc::invalid_argument || r->out.attempts - r->out.refusals >= options_.max_attempts;
   // Ended from the agenda, so that an actor's handler does not go on into the next request.
   ++r->attempt;
-  later(after, [this, r, enough, why] {
-    if (enough) return end(r, false, why);
+  later(after, [this, r, enough, why, text] {
+    if (enough) return end(r, false, why, text);
     ++r->out.attempts;
     attempt(r);
   });
 }
 
-void load::end(const std::shared_ptr<request>& r, bool finished, errc why) {
+void load::end(const std::shared_ptr<request>& r, bool finished, errc why, const std::string& text) {
   if (open_.erase(r->what.index) == 0) return;
   r->out.end = world_.now();
   r->out.output = static_cast<uint32_t>(r->answer.size());
   r->out.finished = finished;
   r->out.failure = why;
+  r->out.failure_text = text;
   uint64_t h = 14695981039346656037ull;
   for (auto t : r->answer) h = mix(h, static_cast<uint32_t>(t));
   r->out.tokens_hash = h;

@@ -17,7 +17,7 @@ namespace troupe::sim {
 
 /// How clients behave.
 struct load_options {
-  uint32_t max_attempts = 8;  // of a request that fails or whose front is lost; then it has failed
+  uint32_t max_attempts = 8;  // of a request that fails or whose front is lost; one that is refused as wrong has one
   nanoseconds retry{std::chrono::milliseconds(250)};  // before another attempt, at least
   nanoseconds patience{std::chrono::minutes(10)};     // with a cluster that is full, from the arrival on
 };
@@ -33,6 +33,7 @@ struct request_outcome {
   bool finished = false;     // else it failed
   uint64_t tokens_hash = 0;  // of the answer
   errc failure{};            // of the last attempt
+  std::string failure_text;
   bool operator==(const request_outcome&) const = default;
 };
 
@@ -68,7 +69,7 @@ class load {
   void attempt(const std::shared_ptr<request>& r);
   void event(const std::shared_ptr<request>& r, uint32_t attempt, actors::client_event e);
   void again(const std::shared_ptr<request>& r, nanoseconds after, errc why, const std::string& text);
-  void end(const std::shared_ptr<request>& r, bool finished, errc why);
+  void end(const std::shared_ptr<request>& r, bool finished, errc why, const std::string& text);
   void later(nanoseconds d, std::function<void()> f);
 
   world& world_;

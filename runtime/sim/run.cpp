@@ -179,7 +179,8 @@ result<run_report> run_simulation(run_options o) {
     });
     auto well = heals ? w->wait_serving(o.plan.recover_within) : result<void>{};
     if (!well && !broken())
-      out.violation = fmt::format("after the last fault the cluster does not serve again: {}", well.error().message);
+      out.violation = fmt::format("at {:.9f} s (seed {}): after the last fault the cluster does not serve again: {}",
+                                  static_cast<double>(w->now().count()) / 1e9, o.seed, well.error().message);
   }
   if (!broken()) run([&] { return clients.done(); }, o.drain_within);
   if (!clients.source_error()) return fail(clients.source_error().error());
@@ -190,7 +191,9 @@ result<run_report> run_simulation(run_options o) {
 
   summing.faults(faults->driver().outcomes(), faults->driver().without_effect());
   if (checker.broken()) out.violation = checker.report(log);
-  if (!clients.violation().empty()) out.violation = clients.violation();
+  if (!clients.violation().empty())
+    out.violation = fmt::format("at {:.9f} s (seed {}): {}", static_cast<double>(w->now().count()) / 1e9, o.seed,
+                                clients.violation());
   out.event_log_hash = log.hash();
   out.events = log.count();
   out.summary = summing.finish(log.hash(), log.count());

@@ -217,6 +217,59 @@ TEST(detector, silence_is_judged_by_what_a_node_did_before) {
   EXPECT_NE(lives(c).at("decode-0"), before.at("decode-0")) << "three times lost_after is the end";
 }
 
+// A director that stood still for longer than any node may be silent gives nobody up for that.
+TEST(detector, a_director_that_was_frozen_blames_nobody) {
+  sim_cluster c{seeded(67)};
+  c.wait_ready();
+  const auto before = lives(c);
+  const size_t director = c.net().find("director");
+  send_batch(c, 10);
+  c.net().freeze(director, true);
+  c.run_for(seconds(8));  // asks of heartbeats time out meanwhile, and lost_after is 3 s
+  c.net().freeze(director, false);
+  c.run_for(seconds(4));
+  EXPECT_EQ(lives(c), before);
+  EXPECT_TRUE(all_ended(c));
+  c.expect_clients_right(true);
+}
+
+// Who cannot go on is told so, with the reason, and begins anew.
+TEST(takeover, what_does_not_fit_is_refused) {
+  sim_cluster c{seeded(68)};
+  c.wait_ready();
+  const auto s = c.status();
+  const auto ask = [&](auto change) {
+    rejoin_request m;
+    m.self.cluster = "troupe";
+    m.self.name = "stranger";
+    m.epoch = s.view.epoch;
+    m.node = node_number{77};
+    m.inc = incarnation{5};
+    m.term = director_term{s.view.term.value - 1};
+    change(m);
+    return c.ask_now<join_reply>(c.director(), m).outcome;
+  };
+  EXPECT_EQ(ask([](auto& m) { m.self.cluster = "other"; }).code, errc::stale);
+  EXPECT_EQ(ask([](auto&) {}).code, errc::stale) << "the cluster runs, and it is no part of it";
+  EXPECT_EQ(ask([&](auto& m) { m.term = s.view.term; }).code, errc::stale) << "this director has given it up";
+  // A node that does not come back keeps the next director waiting, undecided.
+  c.crash("decode-1", sim::crash_kind::silent);
+  c.crash_director();
+  c.start_director();
+  c.run_for(milliseconds(1200));
+  const auto no_seat = ask([](auto& m) {
+    m.roles = {{{role::decode, "decode-9", 0, 1}, role_state::ready, {}, {}, {}}};
+  });
+  EXPECT_EQ(no_seat.code, errc::stale);
+  EXPECT_NE(no_seat.text.find("no seat decode-9/0"), std::string::npos) << no_seat.text;
+  const auto held = ask([](auto& m) { m.roles = {{{role::decode, "decode-0", 0, 2}, role_state::ready, {}, {}, {}}}; });
+  EXPECT_EQ(held.code, errc::stale);
+  EXPECT_NE(held.text.find("has its seat"), std::string::npos) << held.text;
+  c.restart("decode-1");
+  c.wait_ready();
+  EXPECT_EQ(c.status().view.nodes.size(), s.view.nodes.size());
+}
+
 TEST(takeover, waits_for_all_of_the_newest_view) {
   takeover t(cluster_epoch{7}, nanoseconds(100));
   EXPECT_TRUE(t.missing().empty());

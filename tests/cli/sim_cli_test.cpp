@@ -1,5 +1,4 @@
-// troupe sim from the shell, the parts without a cluster: prefix caches without queueing, and two summaries side by
-// side.
+// troupe sim from the shell: a cluster, prefix caches without queueing, and two summaries side by side.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,6 +63,39 @@ TEST_F(sim_command, compare_shows_what_changed) {
   EXPECT_THAT(p.err, HasSubstr("+25.0 %"));
   EXPECT_EQ(troupe({"sim", "compare", a, trace_}).code, 2);
   EXPECT_THAT(troupe({"sim", "compare", a, folder_.path + "/none"}).err, HasSubstr("cannot be read"));
+}
+
+TEST_F(sim_command, a_cluster_runs_twice_alike_and_what_fails_has_a_reason) {
+  const std::string small = std::string(TROUPE_SOURCE_DIR) + "/configs/sim/small.yaml";
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> all{"sim", "-c", small};
+    all.insert(all.end(), more.begin(), more.end());
+    return troupe(all);
+  };
+  auto p = run({"--trace", trace_, "--seed", "4"});
+  ASSERT_EQ(p.code, 0) << p.err;
+  EXPECT_THAT(p.err, testing::StartsWith("seed 4\n"));
+  const auto first = json::parse(p.out);
+  EXPECT_EQ(first["requests"]["finished"], 3);
+  EXPECT_EQ(json::parse(run({"--trace", trace_, "--seed", "4"}).out)["event_log_hash"], first["event_log_hash"]);
+  EXPECT_NE(json::parse(run({"--trace", trace_, "--seed", "5"}).out)["event_log_hash"], first["event_log_hash"]);
+
+  const auto long_one = folder_.path + "/long.jsonl";
+  std::string ids;
+  for (int i = 0; i < 100; ++i) ids += (i ? "," : "") + std::to_string(i);
+  write_file(long_one,
+             "{\"timestamp\": 0, \"input_length\": 51200, \"output_length\": 5, \"hash_ids\": [" + ids + "]}\n");
+  p = run({"--trace", long_one, "--set", "prefill.max_context=4096"});
+  EXPECT_THAT(p.err, HasSubstr("1 of 1 requests failed; the first, request 0 of 51200 prompt tokens: ")) << p.out;
+  for (const auto& wrong : {std::vector<std::string>{"--repeat", "0"},
+                            {"--jobs", "2"},
+                            {"--seed", "-1"},
+                            {"--for", "1m", "--faults", "none.yaml"},
+                            {"--faults", "swarm"}}) {
+    p = run(wrong);
+    EXPECT_EQ(p.code, 2) << wrong[0] << ": " << p.err;
+    EXPECT_EQ(p.out, "");
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "kernels/engine/draft_grants.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::kernels {
@@ -148,6 +149,42 @@ TEST(step_cost_meter, keeps_medians_of_bounded_classes) {
   auto t = policies::make_step_cost_table(m.points(), {});
   ASSERT_TRUE(t);
   EXPECT_NEAR(policies::step_cost(t->verify, 0, 1000), 1e6, 0.15e6);
+}
+
+// The engine's own choice, which allocates nothing, is the policy's.
+TEST(draft_grants, are_those_of_the_policy) {
+  constexpr uint64_t seed = 12;
+  printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  rng random(seed);
+  draft_grants grants;
+  for (int round = 0; round < 500; ++round) {
+    policies::confidence_rows rows;
+    rows.width = block;
+    const auto requests = static_cast<uint32_t>(1 + random.below(8));
+    grants.clear();
+    uint32_t all = 0;
+    for (uint32_t r = 0; r < requests; ++r) {
+      rows.drafts.push_back(static_cast<uint32_t>(random.below(block + 1)));
+      all += rows.drafts.back();
+      // Quarters and halves, so that products tie; and nothing that falls under the policy's least survival.
+      for (uint32_t k = 0; k < block; ++k) rows.value.push_back(0.25f * static_cast<float>(1 + random.below(4)));
+      grants.offer(r, std::span(rows.value).subspan(size_t{r} * block, rows.drafts.back()));
+    }
+    const auto budget = static_cast<uint32_t>(random.below(all + 2));
+    std::vector<uint32_t> lengths(requests);
+    for (uint32_t item : grants.choose(budget)) ++lengths[item];
+    const auto plan = policies::assign_verify_lengths(rows, budget);
+    ASSERT_TRUE(plan) << plan.error().message;
+    uint32_t given = 0;
+    for (uint32_t n : lengths) given += n;
+    EXPECT_EQ(given, std::min(budget, all));
+    double mine = 0;
+    for (uint32_t r = 0; r < requests; ++r) {
+      double chance = 1;
+      for (uint32_t k = 0; k < lengths[r]; ++k) mine += chance *= rows.value[r * block + k];
+    }
+    EXPECT_NEAR(mine + requests, plan->tokens, 1e-5) << "round " << round;
+  }
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// seat_choice and group_patience: rows.
+// seat_choice, group_patience, silence and role_move: rows.
 #include <gtest/gtest.h>
 
 #include "policies/group_patience.hpp"
+#include "policies/role_move.hpp"
 #include "policies/seat_choice.hpp"
+#include "policies/silence.hpp"
 
 namespace troupe::policies {
 namespace {
@@ -78,6 +80,75 @@ TEST(seat_choice, table) {
   }
   EXPECT_FALSE(choose_seat({{{"", "g"}}, ""}));
   EXPECT_FALSE(choose_seat({{{"a", "g"}, {"a", "g"}}, ""}));
+}
+
+TEST(silence, table) {
+  const auto beats = [](int n, double gap) {
+    std::vector<double> out;
+    for (int i = 0; i < n; ++i) out.push_back(1000 + gap * i);
+    return out;
+  };
+  const struct {
+    const char* rule;
+    std::vector<double> heartbeats;
+    double silent_ms;
+    bool lost;
+  } table[] = {
+      {"a regular node, not before the limit", beats(40, 500), 3000, false},
+      {"and then at once", beats(40, 500), 3001, true},
+      {"who has just joined is regular", beats(1, 0), 3001, true},
+      {"who was late all the time has longer", beats(40, 2500), 4000, false},
+      {"but not for ever", beats(40, 2500), 9001, true},
+      {"three times the limit is the end, however late it was", beats(40, 8900), 9001, true},
+  };
+  for (const auto& row : table) {
+    const auto plan = plan_silence({row.heartbeats, row.silent_ms, 500, 3000});
+    ASSERT_TRUE(plan) << row.rule << ": " << plan.error().message;
+    EXPECT_EQ(plan->lost, row.lost) << row.rule << ": " << plan->reason;
+  }
+  EXPECT_FALSE(plan_silence({{}, 1, 500, 3000})) << "no heartbeat";
+  EXPECT_FALSE(plan_silence({{2, 1}, 4000, 500, 3000})) << "not ascending";
+  EXPECT_FALSE(plan_silence({{1}, -1, 500, 3000}));
+  EXPECT_FALSE(plan_silence({{1}, 1, 500, 1400})) << "less than three intervals";
+}
+
+TEST(role_move, table) {
+  const role_load idle{2, 1, 4, 0}, busy{2, 1, 4, 1.9}, light{2, 1, 4, 0.1};
+  using index = std::optional<uint32_t>;
+  const struct {
+    const char* rule;
+    std::vector<role_load> roles;
+    uint32_t spares;
+    std::vector<uint32_t> movable;
+    index to, from;
+  } table[] = {
+      {"from the idle to the busy", {light, busy}, 0, {2, 2}, 1, 0},
+      {"the other way", {busy, light}, 0, {2, 2}, 0, 1},
+      {"a spare goes first", {light, busy}, 1, {2, 2}, 1, {}},
+      {"nobody needs more, nobody moves", {idle, light}, 0, {2, 2}, {}, {}},
+      {"nor to a spare's joy", {idle, idle}, 3, {2, 2}, {}, {}},
+      {"who was started for a seat keeps it", {light, busy}, 0, {0, 2}, {}, {}},
+      {"both are busy, so nothing is to be had", {busy, busy}, 0, {2, 2}, {}, {}},
+      {"a role that must grow need not wait for one that has just changed",
+       {{2, 1, 4, 0.1, 0, 1}, busy},
+       0,
+       {2, 2},
+       1,
+       0},
+  };
+  for (const auto& row : table) {
+    role_move_input in;
+    in.plan.roles = row.roles;
+    in.plan.units = row.spares;
+    for (const auto& r : row.roles) in.plan.units += r.units;
+    in.spares = row.spares;
+    in.movable = row.movable;
+    const auto move = plan_role_move(in);
+    ASSERT_TRUE(move) << row.rule << ": " << move.error().message;
+    EXPECT_EQ(move->to, row.to) << row.rule << ": " << move->reason;
+    EXPECT_EQ(move->from, row.from) << row.rule << ": " << move->reason;
+  }
+  EXPECT_FALSE(plan_role_move({{{light, busy}, 4}, 0, {2}})) << "one entry per role";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "policies/queue_order.hpp"
 #include "policies/read_race.hpp"
 #include "policies/resume.hpp"
+#include "policies/snapshot_marks.hpp"
 #include "runtime/base/rng.hpp"
 
 namespace troupe::policies {
@@ -159,6 +160,29 @@ TEST(read_race, is_what_computing_takes_within_bounds) {
   EXPECT_EQ(deadline(UINT32_MAX, INT64_MAX, 0, 7), 7);
   EXPECT_EQ(deadline(0, 1000, 0, 7), 0);
   EXPECT_EQ(deadline(10, 10, 50, 20), 20) << "bounds the wrong way round: the upper one holds";
+}
+
+TEST(snapshot_marks, table) {
+  const struct {
+    const char* rule;
+    uint32_t prompt, position, rows, write_from;
+    snapshot_marks marks;
+  } chunks[] = {
+      {"the last three of a prompt that runs at once", 1000, 0, 1000, 0, {5, 7}},
+      {"an early chunk takes none", 1000, 0, 512, 0, {5, 4}},
+      {"a middle one its part", 1000, 512, 200, 0, {5, 5}},
+      {"a short prompt has fewer", 300, 0, 300, 0, {1, 2}},
+      {"less than a block has none", 100, 0, 100, 0, {1, 0}},
+      {"a boundary where the chunk begins was taken before", 1000, 640, 360, 0, {6, 7}},
+      {"nothing within the replay, but where it ends", 1000, 512, 488, 768, {6, 7}},
+  };
+  for (const auto& c : chunks)
+    EXPECT_EQ(marks_of_chunk(128, c.prompt, c.position, c.rows, c.write_from), c.marks) << c.rule;
+  const auto none = [](snapshot_marks m) { return m.first > m.last; };
+  EXPECT_EQ(marks_of_decode(128, 127, 128), (snapshot_marks{1, 1}));
+  EXPECT_TRUE(none(marks_of_decode(128, 120, 127)));
+  EXPECT_TRUE(none(marks_of_decode(128, 128, 133))) << "it was crossed before";
+  EXPECT_EQ(marks_of_decode(128, 253, 259), (snapshot_marks{2, 2}));
 }
 
 TEST(queue_order, table) {
